@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ee8cd0314fb5fa71
-#   text hash     f5e87880ecd1e075
+#   content hash  ff73a95ccc794378
+#   text hash     c1e61a5d9886b6ac
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

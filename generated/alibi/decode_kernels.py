@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ee8cd0314fb5fa71
-#   text hash     768717e83f2a3d07
+#   content hash  ff73a95ccc794378
+#   text hash     be8c9b2bd460ea73
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

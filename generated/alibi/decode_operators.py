@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ee8cd0314fb5fa71
-#   text hash     dba42b95cbdb85a5
+#   content hash  ff73a95ccc794378
+#   text hash     08deffea24081c36
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ee8cd0314fb5fa71
-#   text hash     7a33bee4fd86448c
+#   content hash  ff73a95ccc794378
+#   text hash     8a7a7017650423be
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ee8cd0314fb5fa71
-#   text hash     4c8e46c8e665aafd
+#   content hash  ff73a95ccc794378
+#   text hash     e0fd5e28f2807cba
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0e5cfce0e4106220
-#   text hash     a258460abe973fca
+#   content hash  28297e6a1ef77d25
+#   text hash     3d9c14c515c549ae
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0e5cfce0e4106220
-#   text hash     757a1adcf23126c6
+#   content hash  28297e6a1ef77d25
+#   text hash     9769136e0c1929ab
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

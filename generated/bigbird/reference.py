@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0e5cfce0e4106220
-#   text hash     622f3014f61c605a
+#   content hash  28297e6a1ef77d25
+#   text hash     ab633169b21e0954
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0e5cfce0e4106220
-#   text hash     7c7d397ce9d0df59
+#   content hash  28297e6a1ef77d25
+#   text hash     14b2dc11d8677934
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0e5cfce0e4106220
-#   text hash     e8924297c752c45e
+#   content hash  28297e6a1ef77d25
+#   text hash     750fbc6f72548fbb
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

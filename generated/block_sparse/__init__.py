@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  28ae4da3351aa1ee
-#   text hash     565500be476dca6a
+#   content hash  500953b08a16adae
+#   text hash     8956b4b4fc5a15e2
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

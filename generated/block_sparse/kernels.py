@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  28ae4da3351aa1ee
-#   text hash     9026cf6f9b33a07b
+#   content hash  500953b08a16adae
+#   text hash     9b8d751e67d2f5fd
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  28ae4da3351aa1ee
-#   text hash     8d2bcf5cf1581a27
+#   content hash  500953b08a16adae
+#   text hash     09fff3a41a8a2940
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

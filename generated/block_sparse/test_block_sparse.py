@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  28ae4da3351aa1ee
-#   text hash     4311aa514722e83d
+#   content hash  500953b08a16adae
+#   text hash     c2ca63cd66413241
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  28ae4da3351aa1ee
-#   text hash     fb2edad4740c9256
+#   content hash  500953b08a16adae
+#   text hash     d72a1e689eae1c18
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

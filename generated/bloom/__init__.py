@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  37467366f1dc0d67
-#   text hash     8f6409d1f4ff0f4e
+#   content hash  b76dcc66d3414823
+#   text hash     7cd88614dbf03189
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  37467366f1dc0d67
-#   text hash     8d216239aed29ea7
+#   content hash  b76dcc66d3414823
+#   text hash     b782345d41e72452
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  37467366f1dc0d67
-#   text hash     5e28f1df90b0da78
+#   content hash  b76dcc66d3414823
+#   text hash     a7305f2a29ba1104
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  37467366f1dc0d67
-#   text hash     58063c4422fdbb5c
+#   content hash  b76dcc66d3414823
+#   text hash     dfb86bfdb7249065
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  37467366f1dc0d67
-#   text hash     08cf1d16779ad0e6
+#   content hash  b76dcc66d3414823
+#   text hash     2ef14098af7ac3ba
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

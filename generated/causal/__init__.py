@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d714490dcfbd175a
-#   text hash     7e395f08a8ffed30
+#   content hash  20ec2a5ae455960a
+#   text hash     443b133c9ef37ccb
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

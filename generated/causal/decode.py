@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d714490dcfbd175a
-#   text hash     2cf5b29cdba394cb
+#   content hash  20ec2a5ae455960a
+#   text hash     5bf94330c0aed497
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

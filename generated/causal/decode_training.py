@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d714490dcfbd175a
-#   text hash     b206757fb7a48275
+#   content hash  20ec2a5ae455960a
+#   text hash     1b3d09c0be7d7704
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d714490dcfbd175a
-#   text hash     78cf497427ae4bcd
+#   content hash  20ec2a5ae455960a
+#   text hash     3a7985fb6ce05c14
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d714490dcfbd175a
-#   text hash     aeb0a204aa617ef4
+#   content hash  20ec2a5ae455960a
+#   text hash     a7f42024be32b208
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

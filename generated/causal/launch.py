@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d714490dcfbd175a
-#   text hash     ddf9b434158002e0
+#   content hash  20ec2a5ae455960a
+#   text hash     a70a565f1cbf80c6
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

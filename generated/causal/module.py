@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d714490dcfbd175a
-#   text hash     709dbc5b0fb6f143
+#   content hash  20ec2a5ae455960a
+#   text hash     2e637ac0de40d670
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

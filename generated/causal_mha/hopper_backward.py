@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e9e61b2eb3e4bc3b
-#   text hash     dd1a75b1a93291a7
+#   content hash  f310c37dc1066d38
+#   text hash     119767d65b5af1d0
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

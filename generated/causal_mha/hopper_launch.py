@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e9e61b2eb3e4bc3b
-#   text hash     00af02d443015047
+#   content hash  f310c37dc1066d38
+#   text hash     804177d061eda5be
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

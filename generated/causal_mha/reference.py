@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e9e61b2eb3e4bc3b
-#   text hash     8abced6950a07382
+#   content hash  f310c37dc1066d38
+#   text hash     1a38936418179bd5
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

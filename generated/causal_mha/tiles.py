@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e9e61b2eb3e4bc3b
-#   text hash     6ce08afacc74024e
+#   content hash  f310c37dc1066d38
+#   text hash     8b3405ea8147b64c
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

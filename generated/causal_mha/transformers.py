@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e9e61b2eb3e4bc3b
-#   text hash     ebbb8e264f1f2c27
+#   content hash  f310c37dc1066d38
+#   text hash     fa31f502081b18e3
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

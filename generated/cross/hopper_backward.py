@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4753de388e7a37fd
-#   text hash     bb73832f80cbc81b
+#   content hash  f5730067aebb9297
+#   text hash     4562f6a9af2dc9e6
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4753de388e7a37fd
-#   text hash     ac5e2b042311fe3d
+#   content hash  f5730067aebb9297
+#   text hash     52afe72f4978c863
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

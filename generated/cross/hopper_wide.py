@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4753de388e7a37fd
-#   text hash     595890af5beed02e
+#   content hash  f5730067aebb9297
+#   text hash     590f37e4589ad87c
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4753de388e7a37fd
-#   text hash     a27cf9e72e6bfea7
+#   content hash  f5730067aebb9297
+#   text hash     5bbb0c630671f246
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4753de388e7a37fd
-#   text hash     34519a8425c5187b
+#   content hash  f5730067aebb9297
+#   text hash     74d425d3740ea01b
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

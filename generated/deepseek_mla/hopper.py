@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7cc9edceda17ecfc
-#   text hash     6e55a643689f25b1
+#   content hash  d65cc85d34880894
+#   text hash     f6463c4c06cfc0a9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

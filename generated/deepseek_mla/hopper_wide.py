@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7cc9edceda17ecfc
-#   text hash     75ea9dbaea9ed637
+#   content hash  d65cc85d34880894
+#   text hash     b2d6262968c0f5e2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7cc9edceda17ecfc
-#   text hash     82bb51c7d258836a
+#   content hash  d65cc85d34880894
+#   text hash     7dfaec2685d7fff2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

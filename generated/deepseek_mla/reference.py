@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7cc9edceda17ecfc
-#   text hash     72fe2eca5ac8f360
+#   content hash  d65cc85d34880894
+#   text hash     905ab3ea7b412162
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

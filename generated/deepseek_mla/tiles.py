@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7cc9edceda17ecfc
-#   text hash     0d45cb7626cf7174
+#   content hash  d65cc85d34880894
+#   text hash     265d273b79096f30
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

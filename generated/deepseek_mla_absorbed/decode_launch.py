@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  edd63d738f1807da
-#   text hash     754944bb427b61ca
+#   content hash  890f9fe5536526b5
+#   text hash     c6b4a222f68ebe9c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  edd63d738f1807da
-#   text hash     15cee2026fdcbbb2
+#   content hash  890f9fe5536526b5
+#   text hash     7c9feb6b6f0d7bff
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

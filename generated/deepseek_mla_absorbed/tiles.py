@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  edd63d738f1807da
-#   text hash     e23edb583a6f67f3
+#   content hash  890f9fe5536526b5
+#   text hash     4cbdcd77587259aa
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

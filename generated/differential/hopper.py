@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bce7c85eabd929fa
-#   text hash     20a56000ffa2bf62
+#   content hash  70987dc124a9e009
+#   text hash     a84be86ed1a17c25
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bce7c85eabd929fa
-#   text hash     92ec9fa7f753aa1b
+#   content hash  70987dc124a9e009
+#   text hash     264671ec91031336
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

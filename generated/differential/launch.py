@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bce7c85eabd929fa
-#   text hash     d4df9565b755fa7b
+#   content hash  70987dc124a9e009
+#   text hash     396c1d55eecb490f
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

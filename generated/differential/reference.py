@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bce7c85eabd929fa
-#   text hash     a0e277ffd447a509
+#   content hash  70987dc124a9e009
+#   text hash     46cf1f19bb7a04a0
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

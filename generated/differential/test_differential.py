@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bce7c85eabd929fa
-#   text hash     9abcb31af968915e
+#   content hash  70987dc124a9e009
+#   text hash     b03213650f6687a1
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

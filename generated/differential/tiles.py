@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bce7c85eabd929fa
-#   text hash     f96b22386573b293
+#   content hash  70987dc124a9e009
+#   text hash     8b39fc7a0231c179
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  32b597e53872b550
-#   text hash     2cf837b029b1760c
+#   content hash  100630dea8af6fd6
+#   text hash     f77b18f283f5a651
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

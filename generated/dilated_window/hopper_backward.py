@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  32b597e53872b550
-#   text hash     162e5d96f7c2e7cd
+#   content hash  100630dea8af6fd6
+#   text hash     1c1edc5c1c041bbf
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  32b597e53872b550
-#   text hash     223e59814cdc5488
+#   content hash  100630dea8af6fd6
+#   text hash     3c408c02abc39666
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

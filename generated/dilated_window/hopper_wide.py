@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  32b597e53872b550
-#   text hash     399ac90ced7a7afd
+#   content hash  100630dea8af6fd6
+#   text hash     222c9bf461b8d7c7
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c545608483d834c7
-#   text hash     5f48df8d04b79b31
+#   content hash  f9310c28bb73fd51
+#   text hash     dcae318cde469890
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c545608483d834c7
-#   text hash     db247cb78160fc69
+#   content hash  f9310c28bb73fd51
+#   text hash     7b8ad4e9d161f4e3
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c545608483d834c7
-#   text hash     37b7e113cdfbe9b4
+#   content hash  f9310c28bb73fd51
+#   text hash     8740298bd805a8ea
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

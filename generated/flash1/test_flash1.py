@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c545608483d834c7
-#   text hash     437b0400f61677bf
+#   content hash  f9310c28bb73fd51
+#   text hash     faa390fc8cb6d3b4
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

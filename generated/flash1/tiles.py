@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c545608483d834c7
-#   text hash     065e912e24f981c9
+#   content hash  f9310c28bb73fd51
+#   text hash     cb74a44aa21ba078
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

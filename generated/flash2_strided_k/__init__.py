@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3786a68646a54ea3
-#   text hash     b36d1c6c11b1fafb
+#   content hash  3d9660ea516348ca
+#   text hash     42f68aa194599785
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

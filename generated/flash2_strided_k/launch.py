@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3786a68646a54ea3
-#   text hash     45f9d6126866aa77
+#   content hash  3d9660ea516348ca
+#   text hash     29b9be5b1203beb0
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

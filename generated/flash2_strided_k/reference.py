@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3786a68646a54ea3
-#   text hash     1e8854b0874138a7
+#   content hash  3d9660ea516348ca
+#   text hash     6d3ed7f26d25e49c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2458406624a5748a
-#   text hash     c7fa052b67d06e3e
+#   content hash  d4dff333ff9bc786
+#   text hash     2155323e1d8835fb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

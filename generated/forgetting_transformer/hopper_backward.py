@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2458406624a5748a
-#   text hash     645b1c15be78da2c
+#   content hash  d4dff333ff9bc786
+#   text hash     d3af5afa3c01c30d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -10,14 +10,15 @@
     backward     dK and dV of tiles of BLOCK_N keys, and their share of dQ; in Gluon
     finish       dQ out of what was added up
 
-At head sizes up to 64, where there are many tiles of keys, programs of `backward` take one after the other in turns, each
-the next that none has taken; elsewhere each has one. In each program one warp loads, and two workers of four warps have 64
-of a tile's keys each, side by side:
+In each program of `backward` one warp loads, and two workers of four warps have 64 of a tile's keys each, side by side:
 
     load_tiles   waits until a stage of a buffer is free, and has the next tile of keys and of values copied into it, or of
                  queries and of dout: also while workers still store what they made of the tile of keys before
     work         for each tile of queries: scores and weights once more, its share of dV and dK, and half of the
                  program's share of dQ, which the copy engine adds to what other programs add there
+
+Inputs get sums of dS: over the queries of each key, and over the keys of each query. They are products with ones of dS as
+it lies in shared memory, rounded: in a running sum of both what pairs have on either side of a token is to cancel out.
 
 A stage is ready once all its bytes have come, LSE and delta of its queries with those of dout, and free once both workers
 are done with it; a barrier counts each.
@@ -31,6 +32,7 @@ Layouts
     FACTORS    [64, BLOCK_M] as the left operand of the products that make OUT
     SHARE      [64, 64] as a product leaves a worker's half of the program's share of dQ
     ROWS       [64, BLOCK_D] in shared memory, on the way from OUT to WIDE
+    SUMS       [64, 8] as a product with ones leaves sums of rows: the same in each column
     WIDE       [64, BLOCK_D], 16 bytes of a row in each thread, as memory takes them
 
 Symbols
@@ -72,6 +74,9 @@ Symbols
                               from its LSE
     AHEAD, ASIDE              the first query and the first column of the worker's half of the program's share of dQ
     shares                    each worker's half in shared memory, for the copy engine
+    ones                      [8, 64], of which a product with dS makes sums
+    key_sums, row_sums        sums of dS over the queries of each of a worker's keys, and over the keys of 64 rows
+    in_log_decay_q_sum_row    where in_log_decay_q_sum of the head at hand begins
 """
 
 import triton
@@ -124,18 +129,39 @@ def by_threads(x):
     return x.reshape([4, 2, 8, 8, 4, 2]).permute([3, 0, 2, 4, 1, 5]).reshape([16, 256])
 
 
+SUMS = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 8, 16]))
+
+
+@gluon.jit
+def sum_up(
+    key_sums, factors, first, ones, WORKER: gl.constexpr, AHEAD: gl.constexpr, ASIDE: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr
+):  # fmt: skip
+    """Add dS of a tile of queries to sums of a worker's keys, and sum up 64 of its rows unless the other worker does."""
+    for i in gl.static_range(BLOCK_M // 64):
+        keys = factors.index(first + WORKER).slice(i * 64, 64, 0).permute((1, 0))
+        key_sums = warpgroup_mma(keys, ones.permute((1, 0)), key_sums, is_async=True)
+    row_sums = gl.full([64, 8], 0.0, gl.float32, SUMS)
+    if ASIDE == 0:
+        for i in gl.static_range(BLOCK_N // 64):
+            rows = factors.index(first + i).slice(AHEAD, 64, 0)
+            row_sums = warpgroup_mma(rows, ones.permute((1, 0)), row_sums, use_acc=i > 0, is_async=True)
+    return warpgroup_mma_wait(0, [key_sums, row_sums])
+
+
 @gluon.jit
 def accumulate(
-    at, dk, dv, in_log_decay_k_sum, k_tiles, v_tile, q_start, exchange, queries, dq_sum_desc, terms,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, STAGES: tl.constexpr,
-    SCORES: tl.constexpr, OUT: tl.constexpr, WORKER: tl.constexpr
+    at, dk, dv, key_sums, k_tiles, v_tile, q_start, exchange, queries, dq_sum_desc, terms, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, STAGES: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr,
+    WORKER: tl.constexpr
 ):  # fmt: skip
     """Update dK and dV of a worker's keys with one tile of queries, and add the program's share of dQ to memory."""
-    factors, factors_ready, shares = exchange
+    factors, factors_ready, shares, ones = exchange
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     stage, phase = at % STAGES, at // STAGES & 1
     (
-        sum_tile, scale_log2, k_pos, q_begin, in_log_decay_at_end_k, k_added, in_log_decay_k_sum_ptr
+        sum_tile, scale_log2, k_pos, in_log_decay_k_sum_ptr, in_log_decay_q_sum_ptr, in_log_decay_q_sum_row,
+        q_len, q_begin, in_log_decay_at_end_k, k_added
     ) = terms  # fmt: skip
     zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
@@ -158,8 +184,6 @@ def accumulate(
     # [BLOCK_M]
     delta = delta_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     ds = p * (dp - delta[None, :])  # [64, BLOCK_M]
-    if in_log_decay_k_sum_ptr is not None:
-        in_log_decay_k_sum -= tl.sum(ds, 1)
     ds = ds.to(q_buffer.dtype)
     turn = at & 1
     factors.index(turn * 2 + WORKER).permute((1, 0)).store(ds)
@@ -184,9 +208,24 @@ def accumulate(
     fence_async_shared()
     place = sum_tile + q_start // 64 * (BLOCK_D // 64) + WORKER
     add_tile(dq_sum_desc, [place * 16, 0], shares.index(WORKER))
+    if in_log_decay_k_sum_ptr is not None or in_log_decay_q_sum_ptr is not None:
+        key_sums, row_sums = sum_up(
+            key_sums, factors, turn * 2, ones, WORKER, AHEAD, ASIDE, BLOCK_M, BLOCK_N
+        )  # fmt: skip
+        if ASIDE == 0:
+            # [64]
+            row = q_start + AHEAD + gl.arange(0, 64, gl.SliceLayout(1, SUMS))
+            q_pos = row + q_begin
+            if in_log_decay_q_sum_ptr is not None:
+                tl.atomic_add(
+                    in_log_decay_q_sum_ptr + in_log_decay_q_sum_row + q_pos,
+                    tl.sum(row_sums, 1) * 0.125,
+                    mask=row < q_len,
+                    sem="relaxed",
+                )
     dk = warpgroup_mma_wait(0, [adding_dk])
     mbarrier.arrive(free.index(stage), count=1)
-    return at + 1, dk, dv, in_log_decay_k_sum
+    return at + 1, dk, dv, key_sums
 
 
 @gluon.jit
@@ -223,11 +262,11 @@ def work(
     (
         dk_ptr, dv_ptr, q_total, k_total, Hq, scale, in_log_decay_ptr, in_log_decay_stride_batch,
         in_log_decay_stride_head, in_log_decay_stride_token, in_log_decay_stride_part,
-        in_log_decay_k_sum_ptr, tiles, group, groups
+        in_log_decay_k_sum_ptr, in_log_decay_q_sum_ptr, tiles, group, groups
     ) = arguments  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     kv_free, places = turns
-    factors, factors_ready, shares = exchange
+    factors, factors_ready, shares, ones = exchange
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
@@ -288,9 +327,12 @@ def work(
                     )
                 )
                 k_added = -in_log_decay_k * LOG2E
-                in_log_decay_k_sum = gl.full([64], 0.0, gl.float32, gl.SliceLayout(1, SCORES))
+                in_log_decay_q_sum_row = (b.to(tl.int64) * Hq + h) * k_total
+                # [64, 8]
+                key_sums = gl.full([64, 8], 0.0, gl.float32, SUMS)
                 terms = (
-                    sum_tile, scale_log2, k_pos, q_begin, in_log_decay_at_end_k, k_added, in_log_decay_k_sum_ptr
+                    sum_tile, scale_log2, k_pos, in_log_decay_k_sum_ptr, in_log_decay_q_sum_ptr, in_log_decay_q_sum_row,
+                    q_len, q_begin, in_log_decay_at_end_k, k_added
                 )  # fmt: skip
                 first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
                 first, full_first, full_last, last = keep_documents(
@@ -299,10 +341,12 @@ def work(
                 )  # fmt: skip
                 for i in tl.range(first, last):
                     q_start = i * BLOCK_M
-                    at, dk, dv, in_log_decay_k_sum = accumulate(
-                        at, dk, dv, in_log_decay_k_sum, k_tiles, v_tile, q_start, exchange, queries, dq_sum_desc, terms,
-                        BLOCK_M, BLOCK_N, BLOCK_D, STAGES, SCORES, OUT, WORKER
+                    at, dk, dv, key_sums = accumulate(
+                        at, dk, dv, key_sums, k_tiles, v_tile, q_start, exchange, queries, dq_sum_desc, terms, BLOCK_M,
+                        BLOCK_N, BLOCK_D, STAGES, SCORES, OUT, WORKER
                     )  # fmt: skip
+                # [64]
+                in_log_decay_k_sum = gl.convert_layout(tl.sum(key_sums, 1) * -0.125, gl.SliceLayout(1, SCORES))
                 if in_log_decay_k_sum_ptr is not None:
                     tl.store(
                         in_log_decay_k_sum_ptr + (b.to(tl.int64) * Hq + h) * k_total + k_pos,
@@ -461,10 +505,11 @@ def load_tiles(
 @gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "groups"])
 def backward(
     q_desc, k_desc, v_desc, dout_desc, dq_sum_desc, in_log_decay_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
-    taken_ptr, scale, in_log_decay_ptr, in_log_decay_k_sum_ptr, q_total, k_total, Hq, in_log_decay_stride_batch,
-    in_log_decay_stride_head, in_log_decay_stride_token, in_log_decay_stride_part, items, tiles, group, groups,
-    GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr, K_STAGES: tl.constexpr
+    taken_ptr, scale, in_log_decay_ptr, in_log_decay_k_sum_ptr, in_log_decay_q_sum_ptr, q_total, k_total, Hq,
+    in_log_decay_stride_batch, in_log_decay_stride_head, in_log_decay_stride_token, in_log_decay_stride_part,
+    items, tiles, group, groups, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr,
+    K_STAGES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of all tiles of keys, summed over the query heads that read it, and add to dQ."""
     # dQ of a tile of queries is shared out in [64, 64] tiles, one for each worker
@@ -485,7 +530,9 @@ def backward(
     # where programs take tiles in turns, stages of keys also wait for the word which tile they are
     keys = (k_buffer, v_buffer, barriers(K_STAGES, 2 if K_STAGES > 1 else 1))
     turns = (barriers(K_STAGES, WORKERS), gl.allocate_shared_memory(gl.int32, [K_STAGES * 3, 1], PLAIN))
-    exchange = (factors, barriers(2, WORKERS), shares)
+    ones = gl.allocate_shared_memory(q_desc.dtype, [8, 64], gl.NVMMASharedLayout.get_default_for([8, 64], q_desc.dtype))
+    ones.store(gl.full([8, 64], 1.0, q_desc.dtype, gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])))
+    exchange = (factors, barriers(2, WORKERS), shares, ones)
     queries = (
         q_buffer, barriers(STAGES, 1), dout_buffer, lse_buffer, delta_buffer, barriers(STAGES, 2),
         barriers(STAGES, WORKERS)
@@ -494,7 +541,7 @@ def backward(
     arguments = (
         dk_ptr, dv_ptr, q_total, k_total, Hq, scale, in_log_decay_ptr, in_log_decay_stride_batch,
         in_log_decay_stride_head, in_log_decay_stride_token, in_log_decay_stride_part,
-        in_log_decay_k_sum_ptr, tiles, group, groups
+        in_log_decay_k_sum_ptr, in_log_decay_q_sum_ptr, tiles, group, groups
     )  # fmt: skip
     lengths = (
         lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, in_log_decay_desc, in_log_decay_ptr,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2458406624a5748a
-#   text hash     899eb1a6ebb3d1cc
+#   content hash  d4dff333ff9bc786
+#   text hash     2e4f4308d5f2b73a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 
@@ -13,7 +13,7 @@ from . import runtime
 
 def differentiate(
     cache, block_m, block_n, warps, stages, q, k, v, in_log_decay_sums, scale, out, lse, dout, dlse, delta, dq, dk,
-    dv, in_log_decay_k_sum,
+    dv, in_log_decay_k_sum, in_log_decay_q_sum,
 ):  # fmt: skip
     """Fills in delta, dq, dk and dv."""
     dq_sum = lse.new_empty(
@@ -32,7 +32,7 @@ def differentiate(
     runtime.launch(
         cache, kernels.backward, (block_m, block_n),
         (q, k, v, dout, dq_sum, in_log_decay_sums, lse, delta, dk, dv, taken, float(scale), in_log_decay_sums,
-         in_log_decay_k_sum),
+         in_log_decay_k_sum, in_log_decay_q_sum),
         grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
         from_shapes=lambda: dict(
             q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
@@ -45,7 +45,7 @@ def differentiate(
             in_log_decay_stride_part=in_log_decay_sums.stride(-2), GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1],
             DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
             BLOCK_DV=runtime.padded_width(v), STAGES=stages, TILE_AXIS=runtime.tile_axis(k.shape[1], block_n),
-            num_warps=warps, num_stages=stages,
+            one_stage=True, num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(

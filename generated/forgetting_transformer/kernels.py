@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2458406624a5748a
-#   text hash     ffe9f4fbeef8caaf
+#   content hash  d4dff333ff9bc786
+#   text hash     a75efe217e1658b8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2458406624a5748a
-#   text hash     f679deaad6800f8b
+#   content hash  d4dff333ff9bc786
+#   text hash     71d1b1fccda28996
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -100,14 +100,14 @@ def _differentiate(
         if wanted[3]
         else None
     )
+    in_log_decay_q_sum = lse.new_zeros(q.shape[0], q.shape[2], in_log_decay_sums.shape[-1]) if wanted[3] else None
     # on Hopper GPUs
-    at_once = entries is None and not wanted[3] and runtime.differentiated(
+    at_once = entries is None and runtime.differentiated(
         cache, tiles, wanted[:3], k.shape[1], q, k, v, in_log_decay_sums, scale, out, lse, dout, dlse, delta, dq,
-        dk, dv, in_log_decay_k_sum,
+        dk, dv, in_log_decay_k_sum, in_log_decay_q_sum,
     )  # fmt: skip
     if not at_once:
         dq = dq if wanted[0] else runtime.empty_like(q)
-        in_log_decay_q_sum = lse.new_zeros(q.shape[0], q.shape[2], in_log_decay_sums.shape[-1]) if wanted[3] else None
 
         def launch(block_m, block_n, warps, stages):
             runtime.launch(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2458406624a5748a
-#   text hash     448c36eeec2edaef
+#   content hash  d4dff333ff9bc786
+#   text hash     6db97ada41a4143f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

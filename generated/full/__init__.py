@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d02718aab7bde456
-#   text hash     66eb855c7da5170c
+#   content hash  306e731019f89293
+#   text hash     f8c346fe6e18e669
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d02718aab7bde456
-#   text hash     79ff99db71484723
+#   content hash  306e731019f89293
+#   text hash     0a89f0826a0eed0d
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d02718aab7bde456
-#   text hash     21b039bb73546d12
+#   content hash  306e731019f89293
+#   text hash     ac7e6cde3f694162
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

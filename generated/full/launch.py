@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d02718aab7bde456
-#   text hash     e23b4ea094d5676d
+#   content hash  306e731019f89293
+#   text hash     175ea2d59d16f95b
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d02718aab7bde456
-#   text hash     e7fe19a4c568aeea
+#   content hash  306e731019f89293
+#   text hash     60bc887615541303
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

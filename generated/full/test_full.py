@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d02718aab7bde456
-#   text hash     9966d15bdcb7daee
+#   content hash  306e731019f89293
+#   text hash     8225aa70a9cc355f
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

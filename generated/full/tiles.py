@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d02718aab7bde456
-#   text hash     79ab0e68b873e009
+#   content hash  306e731019f89293
+#   text hash     e0aaa61015f0f037
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

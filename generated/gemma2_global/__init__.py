@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  559a0145783db563
-#   text hash     1814dcb55a793ce6
+#   content hash  ee6e1874cd4379d7
+#   text hash     4579fa0c5f3eccfc
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  559a0145783db563
-#   text hash     0b2f044d9dd36fcc
+#   content hash  ee6e1874cd4379d7
+#   text hash     ab288ef3c94c71fc
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

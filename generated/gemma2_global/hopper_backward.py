@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  559a0145783db563
-#   text hash     68fbd81d386c60c6
+#   content hash  ee6e1874cd4379d7
+#   text hash     183db9ecf7caff53
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  559a0145783db563
-#   text hash     70fd58616ec7c2b6
+#   content hash  ee6e1874cd4379d7
+#   text hash     b9875078f48d0ac8
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

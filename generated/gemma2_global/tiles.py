@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  559a0145783db563
-#   text hash     70981ae10f42e361
+#   content hash  ee6e1874cd4379d7
+#   text hash     ebe2704857b5471c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

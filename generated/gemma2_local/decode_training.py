@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5c19f4fb5f423e2e
-#   text hash     527183d56abfcf9a
+#   content hash  07cdb15aa106cde1
+#   text hash     4d73218c90bcf663
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

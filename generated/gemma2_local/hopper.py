@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5c19f4fb5f423e2e
-#   text hash     4a9ecb1ef322041f
+#   content hash  07cdb15aa106cde1
+#   text hash     d72c6e9cf2e94914
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

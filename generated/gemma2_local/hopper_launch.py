@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5c19f4fb5f423e2e
-#   text hash     9898d71159c48297
+#   content hash  07cdb15aa106cde1
+#   text hash     abfb7f338df89c78
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

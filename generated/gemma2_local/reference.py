@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5c19f4fb5f423e2e
-#   text hash     8d498a59a283e10a
+#   content hash  07cdb15aa106cde1
+#   text hash     961ba0edd816fde0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5c19f4fb5f423e2e
-#   text hash     f6269f19bb1fce79
+#   content hash  07cdb15aa106cde1
+#   text hash     da3132f582f1fbe1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

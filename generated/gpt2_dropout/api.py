@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b75d725dce6f8c81
-#   text hash     da1a0fc01c76c0e1
+#   content hash  0bd8cb69b0f13b62
+#   text hash     82299e4e80feb5da
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

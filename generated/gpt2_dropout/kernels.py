@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b75d725dce6f8c81
-#   text hash     04c39516994ef065
+#   content hash  0bd8cb69b0f13b62
+#   text hash     9fa6b3a41897e6d1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

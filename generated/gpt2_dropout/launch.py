@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b75d725dce6f8c81
-#   text hash     fa617467e56371d6
+#   content hash  0bd8cb69b0f13b62
+#   text hash     5a4860a5a5eeab24
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

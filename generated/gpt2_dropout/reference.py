@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b75d725dce6f8c81
-#   text hash     bb9c82b9524ce09b
+#   content hash  0bd8cb69b0f13b62
+#   text hash     d76354ed0e139530
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

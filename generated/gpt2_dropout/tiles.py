@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b75d725dce6f8c81
-#   text hash     ec022d80ed83daa4
+#   content hash  0bd8cb69b0f13b62
+#   text hash     268e7b50d5c42e74
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4cf92e5fc77cbd24
-#   text hash     d0f38cc9f5d7a912
+#   content hash  fa6d06edaf46ab2d
+#   text hash     c26229a8088bc75c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4cf92e5fc77cbd24
-#   text hash     572a06a38fab1cf5
+#   content hash  fa6d06edaf46ab2d
+#   text hash     780c4b5716473282
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4cf92e5fc77cbd24
-#   text hash     72c2dff8e316af86
+#   content hash  fa6d06edaf46ab2d
+#   text hash     6dcfb3512c239085
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

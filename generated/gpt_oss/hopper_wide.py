@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4cf92e5fc77cbd24
-#   text hash     5498a7cb6c0b3428
+#   content hash  fa6d06edaf46ab2d
+#   text hash     44eb179aac665a78
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

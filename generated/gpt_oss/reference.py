@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4cf92e5fc77cbd24
-#   text hash     74257445c76095d7
+#   content hash  fa6d06edaf46ab2d
+#   text hash     45ad820550136da1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

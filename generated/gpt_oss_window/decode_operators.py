@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a4ab6d08158cc55e
-#   text hash     1735ea74f062da01
+#   content hash  61e35e9669d05ff6
+#   text hash     c95c8f75ab535c5a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

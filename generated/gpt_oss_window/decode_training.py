@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a4ab6d08158cc55e
-#   text hash     6fb67e260a15e816
+#   content hash  61e35e9669d05ff6
+#   text hash     62c883d0b15ee749
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a4ab6d08158cc55e
-#   text hash     31dd958aa7e125a4
+#   content hash  61e35e9669d05ff6
+#   text hash     98b5c18ca073f426
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a4ab6d08158cc55e
-#   text hash     7929bb01bc956cca
+#   content hash  61e35e9669d05ff6
+#   text hash     3780446ba00e6b85
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

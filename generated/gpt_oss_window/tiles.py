@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a4ab6d08158cc55e
-#   text hash     be0bbfb74c3c6d09
+#   content hash  61e35e9669d05ff6
+#   text hash     71cc26c3bc649e93
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

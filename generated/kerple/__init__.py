@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  43177ef87c3b66f8
-#   text hash     b30da146f2b136d2
+#   content hash  8cff523787fcb471
+#   text hash     36cd616e3b1af23b
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  43177ef87c3b66f8
-#   text hash     14a13addbe437b89
+#   content hash  8cff523787fcb471
+#   text hash     23ed9fe6bb70ca60
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

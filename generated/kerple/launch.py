@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  43177ef87c3b66f8
-#   text hash     91a19a08b7e47007
+#   content hash  8cff523787fcb471
+#   text hash     db1e813b3be28c3d
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  43177ef87c3b66f8
-#   text hash     fecd4cb40661cf60
+#   content hash  8cff523787fcb471
+#   text hash     c8d4b4d72a846e72
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  957a8039e3ee8cb6
-#   text hash     e119d95518462925
+#   content hash  7b93657594a57998
+#   text hash     ce54c7d3bfb92eb2
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

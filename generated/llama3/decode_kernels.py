@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  957a8039e3ee8cb6
-#   text hash     de13480857dac580
+#   content hash  7b93657594a57998
+#   text hash     87b5e8a2b9ec62b0
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  957a8039e3ee8cb6
-#   text hash     c14fb254341d8bf4
+#   content hash  7b93657594a57998
+#   text hash     61e7ffe0205e51d4
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  957a8039e3ee8cb6
-#   text hash     dbce1509b78b05b2
+#   content hash  7b93657594a57998
+#   text hash     d55b00b52a752094
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  957a8039e3ee8cb6
-#   text hash     63a4b9f2ee1374b7
+#   content hash  7b93657594a57998
+#   text hash     8c30109a6d92217f
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  560eb0698b4d1cdf
-#   text hash     23eed0f8bfeb7532
+#   content hash  b1d9643049084739
+#   text hash     6ce01fd5087f9405
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

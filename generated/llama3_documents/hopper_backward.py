@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  560eb0698b4d1cdf
-#   text hash     5b193bf6f4cc623d
+#   content hash  b1d9643049084739
+#   text hash     31924cde435468be
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

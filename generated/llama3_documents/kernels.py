@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  560eb0698b4d1cdf
-#   text hash     6af632a8e8d8b4b1
+#   content hash  b1d9643049084739
+#   text hash     451502f0e78bd17f
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

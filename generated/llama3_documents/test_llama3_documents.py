@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  560eb0698b4d1cdf
-#   text hash     566fb2e9583a0e31
+#   content hash  b1d9643049084739
+#   text hash     ad99de11f84967b6
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

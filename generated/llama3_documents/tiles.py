@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  560eb0698b4d1cdf
-#   text hash     0120029310589a29
+#   content hash  b1d9643049084739
+#   text hash     a69c4f6c9e710883
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

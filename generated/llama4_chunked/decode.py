@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a906dddd7ee39d1b
-#   text hash     29bcff51b0e3c303
+#   content hash  593d5268fbc7469e
+#   text hash     95075f741d975b4f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a906dddd7ee39d1b
-#   text hash     90ea045492683554
+#   content hash  593d5268fbc7469e
+#   text hash     752a2d83e464ddfa
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

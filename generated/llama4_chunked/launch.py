@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a906dddd7ee39d1b
-#   text hash     822f56895d663f8d
+#   content hash  593d5268fbc7469e
+#   text hash     34094dd1e1c234f2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a906dddd7ee39d1b
-#   text hash     3c358b5c79cc008b
+#   content hash  593d5268fbc7469e
+#   text hash     39712ab49b9ceacc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

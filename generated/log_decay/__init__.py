@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  245464bbc966cf67
-#   text hash     aef1958e1d111a5b
+#   content hash  d1b459c488ccb84c
+#   text hash     e0395bda5c0d87bc
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  245464bbc966cf67
-#   text hash     9f26d59fa59c4a37
+#   content hash  d1b459c488ccb84c
+#   text hash     40b87ad86598b35f
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

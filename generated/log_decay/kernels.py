@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  245464bbc966cf67
-#   text hash     f023f0b999156d44
+#   content hash  d1b459c488ccb84c
+#   text hash     368c4d506e9ef1f7
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  245464bbc966cf67
-#   text hash     47eede1d76fefca0
+#   content hash  d1b459c488ccb84c
+#   text hash     709f1cddd49f6b06
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

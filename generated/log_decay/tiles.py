@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  245464bbc966cf67
-#   text hash     30c92d587d044dc8
+#   content hash  d1b459c488ccb84c
+#   text hash     621f3aab196241a8
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  47530b526c134e6a
-#   text hash     b7e70b3e103cca00
+#   content hash  678fb496338b55b9
+#   text hash     0d48fac264a3a93e
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

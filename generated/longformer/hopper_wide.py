@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  47530b526c134e6a
-#   text hash     194956c32a4e658f
+#   content hash  678fb496338b55b9
+#   text hash     95e22f0b74e0e3ee
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

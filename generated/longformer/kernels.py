@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  47530b526c134e6a
-#   text hash     49c9df75edc9ced0
+#   content hash  678fb496338b55b9
+#   text hash     d9c5920bbff2b20a
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

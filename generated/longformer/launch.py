@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  47530b526c134e6a
-#   text hash     406c1391d48d9011
+#   content hash  678fb496338b55b9
+#   text hash     264e55931ee59d01
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  47530b526c134e6a
-#   text hash     1c339ceb96dd61a2
+#   content hash  678fb496338b55b9
+#   text hash     2345b29a8409e965
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

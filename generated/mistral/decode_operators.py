@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dd605c71d79a5a2b
-#   text hash     82ec7d3e8a2508aa
+#   content hash  714475016c01aafb
+#   text hash     ec8ccd0a7d60f11c
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dd605c71d79a5a2b
-#   text hash     40dc513cf8e80e73
+#   content hash  714475016c01aafb
+#   text hash     1b23276a60e0f037
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

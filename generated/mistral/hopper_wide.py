@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dd605c71d79a5a2b
-#   text hash     e9c9acf0bb72cec5
+#   content hash  714475016c01aafb
+#   text hash     32819aa26f3d948c
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

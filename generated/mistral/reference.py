@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dd605c71d79a5a2b
-#   text hash     0391e3a1be780310
+#   content hash  714475016c01aafb
+#   text hash     9dee7658e4933f4a
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dd605c71d79a5a2b
-#   text hash     50eaf438e9cdf15a
+#   content hash  714475016c01aafb
+#   text hash     4730a7a98858a504
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

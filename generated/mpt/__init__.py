@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f2f328d0d4ff693d
-#   text hash     96b53f349ae2b07c
+#   content hash  f10d2c1e9e35902d
+#   text hash     530ddb67ca0d298f
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f2f328d0d4ff693d
-#   text hash     d874c78750779e18
+#   content hash  f10d2c1e9e35902d
+#   text hash     d0cba8f0f96e207f
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

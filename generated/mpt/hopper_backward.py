@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f2f328d0d4ff693d
-#   text hash     0b8c33c3ceb6742c
+#   content hash  f10d2c1e9e35902d
+#   text hash     0c685b2b199de72d
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f2f328d0d4ff693d
-#   text hash     4c9efb3a4382dbf6
+#   content hash  f10d2c1e9e35902d
+#   text hash     1882a00c1a52759c
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f2f328d0d4ff693d
-#   text hash     6a56c83575df84b8
+#   content hash  f10d2c1e9e35902d
+#   text hash     0d3a2525483c931f
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

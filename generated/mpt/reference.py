@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f2f328d0d4ff693d
-#   text hash     d884f0451a055848
+#   content hash  f10d2c1e9e35902d
+#   text hash     e5fb27af6d72ca49
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  945539be80a4b1c0
-#   text hash     e59683d0b0b04170
+#   content hash  b238a43a61da2c97
+#   text hash     e020e386bce2c2bb
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -590,7 +590,7 @@ def in_parts(grid, told):
     few = tiles * group * groups < 12 * programs
     parts = min(4, max(tiles // 2, 1)) if few else 1
     tiles = cdiv(tiles, parts)
-    items, stages = group * groups * parts * tiles, 1 if few or columns > 64 else 2
+    items, stages = group * groups * parts * tiles, 1 if few or columns > 64 or told.get("one_stage") else 2
     told |= dict(group=group, groups=groups, tiles=tiles, items=items, K_STAGES=stages)
     return (items if stages == 1 else programs,), told
 

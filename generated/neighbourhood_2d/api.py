@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4fe44cbc1a200602
-#   text hash     f79dc03c0cddbe3c
+#   content hash  902e657fcf6877bc
+#   text hash     752c3dd026c3be23
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4fe44cbc1a200602
-#   text hash     6a12a48817bef43b
+#   content hash  902e657fcf6877bc
+#   text hash     17ad9fbbb68195ef
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

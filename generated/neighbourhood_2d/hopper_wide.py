@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4fe44cbc1a200602
-#   text hash     7017d478cade1bb6
+#   content hash  902e657fcf6877bc
+#   text hash     fee856e61eaf32a6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4fe44cbc1a200602
-#   text hash     17bf293debfd2a12
+#   content hash  902e657fcf6877bc
+#   text hash     7de3d35639c903ee
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7e31e2e7f1ead602
-#   text hash     ae874092cf213081
+#   content hash  cd93d8e5922cbc7a
+#   text hash     50325b7991b49a23
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7e31e2e7f1ead602
-#   text hash     e844b8d5f91b59d0
+#   content hash  cd93d8e5922cbc7a
+#   text hash     e9078862fb06d473
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

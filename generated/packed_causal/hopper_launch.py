@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7e31e2e7f1ead602
-#   text hash     c818452c6c268395
+#   content hash  cd93d8e5922cbc7a
+#   text hash     d923933269c10cc5
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

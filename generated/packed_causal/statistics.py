@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7e31e2e7f1ead602
-#   text hash     375ce76ddc3c1e9a
+#   content hash  cd93d8e5922cbc7a
+#   text hash     3cbb3dc03e593aa1
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

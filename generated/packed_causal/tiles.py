@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7e31e2e7f1ead602
-#   text hash     fb07bbb4e2bf96dc
+#   content hash  cd93d8e5922cbc7a
+#   text hash     61edd574137307b7
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ad3332f87f51f163
-#   text hash     1162ddca503e9717
+#   content hash  110a300aaff1ef76
+#   text hash     a937193135c3ab8d
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ad3332f87f51f163
-#   text hash     f907c7b938487d20
+#   content hash  110a300aaff1ef76
+#   text hash     565eb9a0aefc5a63
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ad3332f87f51f163
-#   text hash     69a550e271aaf951
+#   content hash  110a300aaff1ef76
+#   text hash     173ac188ffe759f8
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ad3332f87f51f163
-#   text hash     5dadfef71e3ac3dc
+#   content hash  110a300aaff1ef76
+#   text hash     637b7c139a466783
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

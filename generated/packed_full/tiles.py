@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ad3332f87f51f163
-#   text hash     c9f4cba51f54aeed
+#   content hash  110a300aaff1ef76
+#   text hash     20b98c88a3c1ea1f
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8e00291733740cb1
-#   text hash     2e7e6cbf4c4ab9eb
+#   content hash  5f4ff25fa8035d4e
+#   text hash     6bc4139cb48d1b0b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

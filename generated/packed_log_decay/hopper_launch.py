@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8e00291733740cb1
-#   text hash     318ebe6183ffb6b5
+#   content hash  5f4ff25fa8035d4e
+#   text hash     3aca386d352e27be
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 
@@ -13,7 +13,7 @@ from . import runtime
 
 def differentiate(
     cache, block_m, block_n, warps, stages, q, k, v, cu_seqlens_q, cu_seqlens_k, in_log_decay_sums, max_seqlen_q,
-    max_seqlen_k, scale, out, lse, dout, dlse, delta, dq, dk, dv, in_log_decay_k_sum,
+    max_seqlen_k, scale, out, lse, dout, dlse, delta, dq, dk, dv, in_log_decay_k_sum, in_log_decay_q_sum,
 ):  # fmt: skip
     """Fills in delta, dq, dk and dv."""
     dq_sum = lse.new_empty(
@@ -33,7 +33,7 @@ def differentiate(
     runtime.launch(
         cache, kernels.backward, (block_m, block_n),
         (q, k, v, dout, dq_sum, in_log_decay_sums, lse, delta, dk, dv, taken, cu_seqlens_q, cu_seqlens_k,
-         float(scale), in_log_decay_sums, in_log_decay_k_sum),
+         float(scale), in_log_decay_sums, in_log_decay_k_sum, in_log_decay_q_sum),
         grid=lambda: runtime.grid(k.shape[-2], (k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1) * block_n,
             block_n, q, dout, dq_sum),
         from_shapes=lambda: dict(
@@ -49,7 +49,7 @@ def differentiate(
             DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
             BLOCK_DV=runtime.padded_width(v), STAGES=stages,
             TILE_AXIS=runtime.tile_axis((k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1) * block_n, block_n),
-            num_warps=warps, num_stages=stages,
+            one_stage=True, num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8e00291733740cb1
-#   text hash     1c5cbfb55afc7c2f
+#   content hash  5f4ff25fa8035d4e
+#   text hash     8654319f36a42aa0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8e00291733740cb1
-#   text hash     71d3e1aff9d6f466
+#   content hash  5f4ff25fa8035d4e
+#   text hash     3b812485d233a498
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -106,14 +106,15 @@ def _differentiate(
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     in_log_decay_k_sum = lse.new_zeros(q.shape[1], in_log_decay_sums.shape[-1]) if wanted[3] else None
+    in_log_decay_q_sum = lse.new_zeros(q.shape[1], in_log_decay_sums.shape[-1]) if wanted[3] else None
     # on Hopper GPUs
-    at_once = not wanted[3] and runtime.differentiated(
+    at_once = runtime.differentiated(
         cache, tiles, wanted[:3], max_seqlen_k, q, k, v, cu_seqlens_q, cu_seqlens_k, in_log_decay_sums,
         max_seqlen_q, max_seqlen_k, scale, out, lse, dout, dlse, delta, dq, dk, dv, in_log_decay_k_sum,
+        in_log_decay_q_sum,
     )  # fmt: skip
     if not at_once:
         dq = dq if wanted[0] else runtime.empty_like(q)
-        in_log_decay_q_sum = lse.new_zeros(q.shape[1], in_log_decay_sums.shape[-1]) if wanted[3] else None
 
         def launch(block_m, block_n, warps, stages):
             runtime.launch(

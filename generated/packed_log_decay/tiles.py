@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8e00291733740cb1
-#   text hash     3fbc99cac6cd4665
+#   content hash  5f4ff25fa8035d4e
+#   text hash     2b4bd0f71b51600d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e3d65ec6d933798e
-#   text hash     7cd31be3b0305dde
+#   content hash  bd8c95a4e68a1068
+#   text hash     738795bf24b579d1
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

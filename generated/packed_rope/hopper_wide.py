@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e3d65ec6d933798e
-#   text hash     a54fe2b3eb1db8cd
+#   content hash  bd8c95a4e68a1068
+#   text hash     f2546d3bc0e43177
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

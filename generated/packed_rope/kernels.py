@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e3d65ec6d933798e
-#   text hash     719a215e2e2b1b22
+#   content hash  bd8c95a4e68a1068
+#   text hash     52ce39a5c804a340
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

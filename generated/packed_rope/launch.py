@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e3d65ec6d933798e
-#   text hash     f9eaae612cd04b3e
+#   content hash  bd8c95a4e68a1068
+#   text hash     96be7696eb59cd5f
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

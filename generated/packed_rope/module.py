@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e3d65ec6d933798e
-#   text hash     6ee1d6bb88e28e53
+#   content hash  bd8c95a4e68a1068
+#   text hash     bd8fcfdc4b4f5221
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

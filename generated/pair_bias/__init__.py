@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9fe4642272d5d060
-#   text hash     a9fc59afd4f47f0a
+#   content hash  7477d13be63dfaff
+#   text hash     ed89f452770b39b4
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9fe4642272d5d060
-#   text hash     a00a5a90b279ac32
+#   content hash  7477d13be63dfaff
+#   text hash     6f423ec8586fda4b
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9fe4642272d5d060
-#   text hash     c9f63153f1ac115d
+#   content hash  7477d13be63dfaff
+#   text hash     be10d9aa403af883
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9fe4642272d5d060
-#   text hash     0666c41262a14f25
+#   content hash  7477d13be63dfaff
+#   text hash     b2fb43550a9312fb
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

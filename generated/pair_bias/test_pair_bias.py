@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9fe4642272d5d060
-#   text hash     6d989c18e295f71c
+#   content hash  7477d13be63dfaff
+#   text hash     8d5658f35750e2f2
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  223b8837f37960ca
-#   text hash     882fff572b16bb83
+#   content hash  47bc38bec15bd038
+#   text hash     da71abf20d5e5f34
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

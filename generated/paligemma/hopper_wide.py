@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  223b8837f37960ca
-#   text hash     27843b1a0a3da5c4
+#   content hash  47bc38bec15bd038
+#   text hash     a52b8a6035fad0f3
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

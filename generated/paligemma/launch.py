@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  223b8837f37960ca
-#   text hash     e748067508e7b756
+#   content hash  47bc38bec15bd038
+#   text hash     f5b92e77de198bf8
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  223b8837f37960ca
-#   text hash     5dfff4d14ba3e206
+#   content hash  47bc38bec15bd038
+#   text hash     edd3500eca27a246
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  223b8837f37960ca
-#   text hash     cd172077d9f8fed9
+#   content hash  47bc38bec15bd038
+#   text hash     723b67d40dabd417
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

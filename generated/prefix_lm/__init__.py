@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b030e5bf0d72f767
-#   text hash     2fba2cbd1e7ba749
+#   content hash  73971463730c39ea
+#   text hash     aa98ff6d54628ab7
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b030e5bf0d72f767
-#   text hash     e79a00e00115a98a
+#   content hash  73971463730c39ea
+#   text hash     5dd5bff81e3e129f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b030e5bf0d72f767
-#   text hash     6978bed4e98d7d03
+#   content hash  73971463730c39ea
+#   text hash     2298ba50eccbae4d
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

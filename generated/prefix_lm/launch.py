@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b030e5bf0d72f767
-#   text hash     435ba6b28f8de0ee
+#   content hash  73971463730c39ea
+#   text hash     98a755ba892f069d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

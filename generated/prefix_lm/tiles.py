@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b030e5bf0d72f767
-#   text hash     aad9968ed43ea18a
+#   content hash  73971463730c39ea
+#   text hash     29d9cd123cff82b6
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

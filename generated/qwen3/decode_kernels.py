@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2730bc920ad55888
-#   text hash     042c4dc5fb70974e
+#   content hash  24f4163157b6187e
+#   text hash     356857d3714a52eb
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

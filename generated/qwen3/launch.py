@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2730bc920ad55888
-#   text hash     e8867de2efe6d153
+#   content hash  24f4163157b6187e
+#   text hash     ca7a5d3a26e7577c
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

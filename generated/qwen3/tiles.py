@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2730bc920ad55888
-#   text hash     b2fecc2512bd0d2b
+#   content hash  24f4163157b6187e
+#   text hash     9c925283662db63a
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2730bc920ad55888
-#   text hash     8f6f800318b86c93
+#   content hash  24f4163157b6187e
+#   text hash     1a56d7afb8d88541
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

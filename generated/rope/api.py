@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f44a2761a5845ff3
-#   text hash     0f14dbfebd561359
+#   content hash  552e8373c2f228c4
+#   text hash     9ae59ab415746f2f
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f44a2761a5845ff3
-#   text hash     5e673fe6be93335c
+#   content hash  552e8373c2f228c4
+#   text hash     2c3e194c339aa022
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

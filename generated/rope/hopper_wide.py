@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f44a2761a5845ff3
-#   text hash     c02b8d88bf43699d
+#   content hash  552e8373c2f228c4
+#   text hash     e14d86959a92818d
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

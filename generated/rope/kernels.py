@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f44a2761a5845ff3
-#   text hash     00ee74f111642c68
+#   content hash  552e8373c2f228c4
+#   text hash     dda849653e2c5f82
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f44a2761a5845ff3
-#   text hash     17f2ec99f911134a
+#   content hash  552e8373c2f228c4
+#   text hash     dc2e724cff8abc81
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

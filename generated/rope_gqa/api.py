@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a6fbb97af865311c
-#   text hash     674ce0756ea26e7f
+#   content hash  664f9192b14db357
+#   text hash     8a122e0240e018d9
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

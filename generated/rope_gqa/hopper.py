@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a6fbb97af865311c
-#   text hash     0b08bd3ec7f299ab
+#   content hash  664f9192b14db357
+#   text hash     df79ee42a41f1c74
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a6fbb97af865311c
-#   text hash     f61f25e8ce73f96c
+#   content hash  664f9192b14db357
+#   text hash     81c7ee4e4dcb7ed9
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

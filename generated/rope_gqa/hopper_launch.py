@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a6fbb97af865311c
-#   text hash     30609f4a3fcf4259
+#   content hash  664f9192b14db357
+#   text hash     e347fd697aff9498
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a6fbb97af865311c
-#   text hash     983a8689b439695b
+#   content hash  664f9192b14db357
+#   text hash     d4d90932b1f4c8aa
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

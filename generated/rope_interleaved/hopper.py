@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4d0497ffca5e43cb
-#   text hash     ac875a24cfe7259f
+#   content hash  d93a1d3db7742bef
+#   text hash     59ef7248c0dcd65c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

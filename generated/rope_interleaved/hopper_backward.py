@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4d0497ffca5e43cb
-#   text hash     1cc3f54af04ec959
+#   content hash  d93a1d3db7742bef
+#   text hash     697dcbfb370b146b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4d0497ffca5e43cb
-#   text hash     9a4e01ca1c593575
+#   content hash  d93a1d3db7742bef
+#   text hash     9cf03c4f014a99f6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

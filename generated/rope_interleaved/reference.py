@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4d0497ffca5e43cb
-#   text hash     b1de78788c469047
+#   content hash  d93a1d3db7742bef
+#   text hash     3f7a5e558b577cec
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4d0497ffca5e43cb
-#   text hash     bd3791ecac86e103
+#   content hash  d93a1d3db7742bef
+#   text hash     5e4d34f78921131c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b4eb4ede0cda5a65
-#   text hash     5dfd9503481e0d2d
+#   content hash  dc48125dfbf0a4c3
+#   text hash     1649d0d98766fc6c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b4eb4ede0cda5a65
-#   text hash     b3031c73cf8ab2ea
+#   content hash  dc48125dfbf0a4c3
+#   text hash     16811ebe189eafce
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

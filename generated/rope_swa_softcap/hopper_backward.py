@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b4eb4ede0cda5a65
-#   text hash     7b07ec0e27c94e20
+#   content hash  dc48125dfbf0a4c3
+#   text hash     e1b7b16fc149ec9e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

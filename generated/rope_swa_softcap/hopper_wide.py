@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b4eb4ede0cda5a65
-#   text hash     760760788f45c1b0
+#   content hash  dc48125dfbf0a4c3
+#   text hash     034f132c993288eb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

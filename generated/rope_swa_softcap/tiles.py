@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b4eb4ede0cda5a65
-#   text hash     46440ca73e9c6e67
+#   content hash  dc48125dfbf0a4c3
+#   text hash     c88b3a9fc3cbbc12
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

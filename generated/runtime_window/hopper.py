@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6552d6c30a75b5f4
-#   text hash     c02a463d9cb8c34f
+#   content hash  4fbea1fe4c61b0e5
+#   text hash     0b63392c9e7f719d
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6552d6c30a75b5f4
-#   text hash     b358b088ee1396e2
+#   content hash  4fbea1fe4c61b0e5
+#   text hash     c729bfd5f0745b54
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

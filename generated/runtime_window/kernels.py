@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6552d6c30a75b5f4
-#   text hash     9502a65b6b43d926
+#   content hash  4fbea1fe4c61b0e5
+#   text hash     fd73ec6dbb6aaf98
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6552d6c30a75b5f4
-#   text hash     d2df5dc4a0d430f7
+#   content hash  4fbea1fe4c61b0e5
+#   text hash     ff18a3b2a3f9cb2f
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6552d6c30a75b5f4
-#   text hash     77681c24246eba9c
+#   content hash  4fbea1fe4c61b0e5
+#   text hash     2fa36da910896b36
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

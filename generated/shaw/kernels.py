@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7500bab5248b17c8
-#   text hash     9e4d7d991c3e1dfd
+#   content hash  bfd4076420b28f8d
+#   text hash     4fd12b06183d1393
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7500bab5248b17c8
-#   text hash     e3d8b2eab492534c
+#   content hash  bfd4076420b28f8d
+#   text hash     5aec0294d68854aa
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

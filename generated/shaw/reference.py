@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7500bab5248b17c8
-#   text hash     22d49e2bf1116155
+#   content hash  bfd4076420b28f8d
+#   text hash     790d99aaa6e850ad
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7500bab5248b17c8
-#   text hash     990b9c90f9d0f757
+#   content hash  bfd4076420b28f8d
+#   text hash     7040d02e4b24e62e
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

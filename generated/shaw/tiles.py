@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7500bab5248b17c8
-#   text hash     39f86322ffe60fd8
+#   content hash  bfd4076420b28f8d
+#   text hash     bd833ea544540d12
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

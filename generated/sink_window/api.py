@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7cdb57e0b6518da4
-#   text hash     da45d40c4b96343f
+#   content hash  83116fd8395bb73f
+#   text hash     9d96f81a3302cc56
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7cdb57e0b6518da4
-#   text hash     3c914abd11d014ab
+#   content hash  83116fd8395bb73f
+#   text hash     afce50870fcb2587
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7cdb57e0b6518da4
-#   text hash     1a05b7f3034b50b8
+#   content hash  83116fd8395bb73f
+#   text hash     46f34859f4513ed0
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7cdb57e0b6518da4
-#   text hash     5c8d3207dea15d54
+#   content hash  83116fd8395bb73f
+#   text hash     46993b87541c5904
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

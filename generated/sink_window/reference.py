@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7cdb57e0b6518da4
-#   text hash     edffecb5851e8f7b
+#   content hash  83116fd8395bb73f
+#   text hash     2ca756bef8fce276
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fa2b5bfad0d1af24
-#   text hash     e79b2e1414b2f80a
+#   content hash  eb81cad825f4a63f
+#   text hash     308d59e31e671c48
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fa2b5bfad0d1af24
-#   text hash     2876f63098bee066
+#   content hash  eb81cad825f4a63f
+#   text hash     865b15db4a19c898
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

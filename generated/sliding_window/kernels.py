@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fa2b5bfad0d1af24
-#   text hash     f8a848e6ded45e83
+#   content hash  eb81cad825f4a63f
+#   text hash     2218d478fe94dbac
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

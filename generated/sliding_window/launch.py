@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fa2b5bfad0d1af24
-#   text hash     1821304ebc61527d
+#   content hash  eb81cad825f4a63f
+#   text hash     2b81b840dbad44ac
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

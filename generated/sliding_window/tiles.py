@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fa2b5bfad0d1af24
-#   text hash     c2abee205b87120f
+#   content hash  eb81cad825f4a63f
+#   text hash     1be61f3bdc503436
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8e9b34ef450185f2
-#   text hash     d7ff37967b552158
+#   content hash  2a29179d8748a148
+#   text hash     fc9c6645e29a9cd9
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

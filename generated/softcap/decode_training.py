@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8e9b34ef450185f2
-#   text hash     d9923cfd22aa861a
+#   content hash  2a29179d8748a148
+#   text hash     17c2fbc5a626c81f
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

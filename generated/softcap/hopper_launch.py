@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8e9b34ef450185f2
-#   text hash     fdbb6fd1ff3f5491
+#   content hash  2a29179d8748a148
+#   text hash     85a77ababa8bd810
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

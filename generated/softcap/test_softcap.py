@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8e9b34ef450185f2
-#   text hash     1b2a15dbcbc4df3a
+#   content hash  2a29179d8748a148
+#   text hash     bbf7711f3e4d2d08
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  133b9c36b6fbd4c2
-#   text hash     7fa3202667b5ff6c
+#   content hash  6b70e17ad82a247a
+#   text hash     c153312edf6ee9db
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

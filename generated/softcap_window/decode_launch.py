@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  133b9c36b6fbd4c2
-#   text hash     c915a26c85aee198
+#   content hash  6b70e17ad82a247a
+#   text hash     c71f2fdc0031a746
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

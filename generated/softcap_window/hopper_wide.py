@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  133b9c36b6fbd4c2
-#   text hash     cae09bb78831363b
+#   content hash  6b70e17ad82a247a
+#   text hash     b61e290ce6d49314
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

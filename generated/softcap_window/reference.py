@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  133b9c36b6fbd4c2
-#   text hash     25bf09aa62884b0f
+#   content hash  6b70e17ad82a247a
+#   text hash     403c6f0e0f5d6228
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  133b9c36b6fbd4c2
-#   text hash     2897f511f7ea17d4
+#   content hash  6b70e17ad82a247a
+#   text hash     c2df448420b8cf0e
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

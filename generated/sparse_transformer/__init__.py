@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  310d728a09d291d6
-#   text hash     1736340f3bd06b5e
+#   content hash  08f9a120385f24e0
+#   text hash     6a1a13905c133abb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  310d728a09d291d6
-#   text hash     3847f31b664e9713
+#   content hash  08f9a120385f24e0
+#   text hash     f40f35bf3a379569
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

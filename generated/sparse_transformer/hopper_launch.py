@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  310d728a09d291d6
-#   text hash     3ec677fac9ab7183
+#   content hash  08f9a120385f24e0
+#   text hash     eb7970c2932dccd8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  310d728a09d291d6
-#   text hash     dac8d97fc6480e43
+#   content hash  08f9a120385f24e0
+#   text hash     e37cb40b6b8c5be9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  310d728a09d291d6
-#   text hash     95c7e0bd41737711
+#   content hash  08f9a120385f24e0
+#   text hash     462cfd6f23cd5fed
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  aec631c77689be90
-#   text hash     607acfbd8296c9f2
+#   content hash  191cea22c78b6094
+#   text hash     944ebcf635bf6d17
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

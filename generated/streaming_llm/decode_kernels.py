@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  aec631c77689be90
-#   text hash     1d3bffe541ab5424
+#   content hash  191cea22c78b6094
+#   text hash     42f704a1d2e5c08b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

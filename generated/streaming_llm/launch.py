@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  aec631c77689be90
-#   text hash     85dcfb6ed3b6046d
+#   content hash  191cea22c78b6094
+#   text hash     964dc97cbda6e269
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

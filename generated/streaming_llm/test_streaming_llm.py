@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  aec631c77689be90
-#   text hash     997f9d0b355039f6
+#   content hash  191cea22c78b6094
+#   text hash     f578ba40f35a2b6f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

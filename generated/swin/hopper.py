@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  27d50b38329413f5
-#   text hash     c07730244d922652
+#   content hash  ee01968871e4412f
+#   text hash     af40a53a5bb9b73c
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  27d50b38329413f5
-#   text hash     7223d429fd70517d
+#   content hash  ee01968871e4412f
+#   text hash     912ba624f0dde7bd
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  27d50b38329413f5
-#   text hash     9039b15658370273
+#   content hash  ee01968871e4412f
+#   text hash     986812f24244913e
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

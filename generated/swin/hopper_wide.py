@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  27d50b38329413f5
-#   text hash     a859a1a3f7f38dc1
+#   content hash  ee01968871e4412f
+#   text hash     0f57411468f8bd97
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

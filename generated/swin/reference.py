@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  27d50b38329413f5
-#   text hash     0730564eb003fba3
+#   content hash  ee01968871e4412f
+#   text hash     0b057331cca0b11e
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

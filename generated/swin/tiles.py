@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  27d50b38329413f5
-#   text hash     b2213c1585574a01
+#   content hash  ee01968871e4412f
+#   text hash     0ac4f63a55288b27
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

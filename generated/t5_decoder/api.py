@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bc961df7b9127511
-#   text hash     a35f2d141ff69f70
+#   content hash  573f54fd134f6cc3
+#   text hash     ac6596c77240ad58
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

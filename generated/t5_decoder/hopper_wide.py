@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bc961df7b9127511
-#   text hash     b8e51ea92a103ab0
+#   content hash  573f54fd134f6cc3
+#   text hash     aea790d9a1d0e04b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

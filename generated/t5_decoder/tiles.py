@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bc961df7b9127511
-#   text hash     825707a8b68356a5
+#   content hash  573f54fd134f6cc3
+#   text hash     85267e3e73d8bbb1
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

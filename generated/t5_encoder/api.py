@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f974e2bfde07a1e9
-#   text hash     a907b0e95d600694
+#   content hash  f88f29f07e53f4bf
+#   text hash     1d3e48f381a4e93a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

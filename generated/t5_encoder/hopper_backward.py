@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f974e2bfde07a1e9
-#   text hash     db9b64f9142a7c4e
+#   content hash  f88f29f07e53f4bf
+#   text hash     3ba1eb917dd63191
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

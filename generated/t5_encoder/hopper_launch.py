@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f974e2bfde07a1e9
-#   text hash     6d9a169f514983ec
+#   content hash  f88f29f07e53f4bf
+#   text hash     17707af38b484ad6
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f974e2bfde07a1e9
-#   text hash     59f7e18752aedce9
+#   content hash  f88f29f07e53f4bf
+#   text hash     2a0c1bc4b892baf1
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

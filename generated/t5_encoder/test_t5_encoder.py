@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f974e2bfde07a1e9
-#   text hash     8e48e6aab398ee39
+#   content hash  f88f29f07e53f4bf
+#   text hash     fd994eae51401d4b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

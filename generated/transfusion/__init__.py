@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0cc5116fa40d80e1
-#   text hash     07010af700c03546
+#   content hash  b6fafdc5a227f46e
+#   text hash     8a934badba93e1ac
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0cc5116fa40d80e1
-#   text hash     95923a3b85c449e1
+#   content hash  b6fafdc5a227f46e
+#   text hash     d8f093e1379e15af
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0cc5116fa40d80e1
-#   text hash     9d514a19f095f33f
+#   content hash  b6fafdc5a227f46e
+#   text hash     d1d1d185f79b9fd5
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0cc5116fa40d80e1
-#   text hash     ab8f338f79e76277
+#   content hash  b6fafdc5a227f46e
+#   text hash     d2131e871cd24505
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

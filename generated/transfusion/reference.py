@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0cc5116fa40d80e1
-#   text hash     0fcb76e78fea9666
+#   content hash  b6fafdc5a227f46e
+#   text hash     f92b64a057b2a319
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

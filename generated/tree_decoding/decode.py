@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3dbf6dfcba9f3c22
-#   text hash     c36842c7e9ab972e
+#   content hash  c2f8d9a252e50a2b
+#   text hash     53932d5216003ae6
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

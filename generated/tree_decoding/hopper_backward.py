@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3dbf6dfcba9f3c22
-#   text hash     b1f8c87296438ba8
+#   content hash  c2f8d9a252e50a2b
+#   text hash     df5b9a5c54965b7d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3dbf6dfcba9f3c22
-#   text hash     31f33c2d9447b54a
+#   content hash  c2f8d9a252e50a2b
+#   text hash     36636eabc46ca5db
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

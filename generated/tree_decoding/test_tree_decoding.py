@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3dbf6dfcba9f3c22
-#   text hash     b3ac7bca7c35e70c
+#   content hash  c2f8d9a252e50a2b
+#   text hash     4c88b539fe14e5a9
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

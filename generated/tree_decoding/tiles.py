@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3dbf6dfcba9f3c22
-#   text hash     1c835a46a79720a1
+#   content hash  c2f8d9a252e50a2b
+#   text hash     2baf0eb36641e464
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

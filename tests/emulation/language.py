@@ -22,6 +22,8 @@ class Constant:
     """A number that a kernel's text knows: a plain one, but for its `value`."""
 
     def __new__(cls, x: Any) -> Any:
+        if x is None:  # a layout
+            return x
         kind = int if isinstance(x, bool) else type(x)
         return type("Constant", (kind,), {"value": property(kind)})(x)
 

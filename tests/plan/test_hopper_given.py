@@ -62,13 +62,14 @@ def test_learned_inputs_may_be_given(terms: str, axes: str, more: tuple[str, ...
 def test_inputs_that_raise_scores_add_their_gradients_up() -> None:
     found = planned(DECAYS, "[batch, token, head]", "grad: true")
     assert found.hopper and found.hopper.backward and found.hopper.wide is None
-    assert [total.name for total in found.summed_at_once] == ["in_x_k_sum"]
+    assert [total.name for total in found.summed_at_once] == ["in_x_k_sum", "in_x_q_sum"]
     assert all(max(sizes) == 128 for sizes in (found.tables.hopper["backward"], found.tables.faster["backward"]))
     code = "\n".join(lines(block for blocks in found.hopper.backward.kernel.blocks.values() for block in blocks))
     assert (
         "lse -= in_x_q * LOG2E" in code
         and "k_added = -in_x_k * LOG2E" in code
-        and "in_x_k_sum -= tl.sum(ds, 1)" in code
+        and "in_x_k_sum = gl.convert_layout(tl.sum(key_sums, 1) * -0.125" in code
+        and "tl.sum(row_sums, 1) * 0.125, mask=row < q_len" in code
     )
 
 

@@ -172,7 +172,8 @@ def _in_gluon(case: Case, tile: Tile) -> Case:
     if "Q_STAGES" in constants:
         constants["Q_STAGES"] = 2 if constants["BLOCK_D"] <= 128 else 1
     if "K_STAGES" in constants:
-        constants["K_STAGES"] = 2 if constants["BLOCK_D"] <= 64 else 1
+        summed = any(name.endswith("_k_sum_ptr") for name in case.signature)
+        constants["K_STAGES"] = 2 if constants["BLOCK_D"] <= 64 and not summed else 1
     signature = dict(case.signature)
     for name, kind in signature.items():
         if kind.startswith("tensordesc") and kind.count(",") == 0:

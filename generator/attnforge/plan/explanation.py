@@ -10,7 +10,8 @@ from . import glossary, running_sums
 from .formula import Section, derivatives, formula
 from .glossary import WIDTH, Row, listed, read, wrapped
 from .kernel_terms import Sum
-from .plan import Plan, Reduction
+from .plan import Plan
+from .reduction import Reduction
 
 _ONE_AXIS = ("scan", "scan_back", "rotate", "bounds", "ranges")  # kernels whose grid has one axis
 

@@ -287,6 +287,13 @@ def _on_hopper_backward(plan: Plan) -> Iterator[Row]:
     )
     yield "AHEAD, ASIDE", "the first query and the first column of the worker's half of the program's share of dQ"
     yield "shares", "each worker's half in shared memory, for the copy engine"
+    yield "ones", "[8, 64], of which a product with dS makes sums"
+    yield (
+        "key_sums, row_sums",
+        "sums of dS over the queries of each of a worker's keys, and over the keys of 64 rows",
+    )
+    for total in plan.summed_at_once:
+        yield f"{total.name}_row", f"where {total.name} of the head at hand begins"
 
 
 def _on_hopper_wide(plan: Plan) -> Iterator[Row]:

@@ -36,27 +36,12 @@ from .names_in_code import in_code
 from .package_kernels import PackageKernels
 from .parameters import Kernel
 from .reach import Reach
+from .reduction import Reduction
 from .sections import Section
 from .statements import names
 from .storage import Storage
 from .tile_ranges import TileRange
 from .tile_states import TileStates
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """The gradient of an input on the host: from the kernels' sums to the input's own axes."""
-
-    input: Input
-    sums: tuple[Sum, ...]
-    idle: tuple[Sum, ...]  # those that are 0 unless the LSE has a gradient
-    text: str  # over `total`, the sums added up
-
-    @property
-    def total(self) -> str:
-        """Text of all sums added up."""
-        every, most = (" + ".join(s.name for s in self.sums if s not in left) for left in ((), self.idle))
-        return f"{most} if dlse is None else {every}" if self.idle else every
 
 
 @dataclass(frozen=True)
@@ -248,14 +233,13 @@ class Plan:
     @property
     def summed_at_once(self) -> tuple[Sum, ...]:
         """The gradients of inputs that the kernels make on Hopper GPUs which make those of q, k and v at once."""
-        return self.hopper.backward.terms.sums if self.hopper and self.hopper.backward else ()
+        return self.hopper.backward.sums.all if self.hopper and self.hopper.backward else ()
 
     @property
     def at_once(self) -> str:
-        """The host's text of which calls such kernels may serve by what learns: they have no sums of rows."""
-        made, kinds = set(self.summed_at_once), ("not wanted[{}]", "(dlse is None or not wanted[{}])")
-        summed = (bool(made) and set(r.sums) - set(r.idle) <= made for r in self.learned)
-        return " and ".join(kinds[one].format(i) for i, one in enumerate(summed, 3))
+        """The host's text of which calls such kernels may serve by what learns: they make some sums alone."""
+        told = (one.served(set(self.summed_at_once), f"wanted[{i}]") for i, one in enumerate(self.learned, 3))
+        return " and ".join(filter(None, told))
 
     @property
     def learned_names(self) -> tuple[str, ...]:

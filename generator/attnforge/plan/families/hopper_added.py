@@ -153,9 +153,3 @@ def _distance(node: Node, terms: KernelTerms) -> int:
         return 0
     ahead = linear(variable("q")) - linear(variable("k"))
     return {ahead: 1, -ahead: -1}.get(linear(node), 0)
-
-
-def begun(total: str) -> Statement:
-    """The statement that begins a sum over the queries of each of a worker's keys."""
-    value = "gl.full([64], 0.0, gl.float32, gl.SliceLayout(1, SCORES))"
-    return Statement(total, value, shape="[64]")

@@ -16,12 +16,12 @@ from ..parameters import Kernel, Parameter, Step
 from ..positions import BEGIN
 from ..shared_parameters import SharedParameters
 from ..statements import Block, Bundle, Call, Loop, Statement, names, needed, reads, targets
-from . import hopper_added, hopper_copies, hopper_order, hopper_scores
+from . import hopper_copies, hopper_order, hopper_scores
 from .hopper_added import LOG2, Added
 from .hopper_frame import Frame
 from .hopper_order import KeyOrder
+from .hopper_sums import Sums
 from .partition import Role, numbers_first, partition
-from .portable import stored_sum
 
 _LAYOUTS = {"k_pos": "gl.SliceLayout(1, SCORES)", "row": "gl.SliceLayout(0, SCORES)"}
 _ORDER = ("items", "tiles", "group", "groups")  # of tiles: runtime.py tells it out of a grid
@@ -40,6 +40,11 @@ class Backward:
         """The spec's terms, of programs that own keys."""
         return self.shared.analysis.by_key
 
+    @cached_property
+    def sums(self) -> Sums:
+        """What is summed up on the way."""
+        return Sums(self.shared, self.terms)
+
     @property
     def cut(self) -> bool:
         """True if a tile may reach into the next sequence."""
@@ -51,7 +56,9 @@ class Backward:
         before, *after = self.frame.kernels
         told = (q for q in self.parts if q.name not in (*_ORDER, "K_STAGES"))
         axis = Parameter("TILE_AXIS", "constexpr", self.order.axis)
-        return (before, dataclasses.replace(self.kernel, parts=(*told, axis)), *after)
+        # beside a tile of ones there is no room for two stages of keys
+        one = (Parameter("one_stage", "constexpr", "True"),) if self.sums.keys else ()
+        return (before, dataclasses.replace(self.kernel, parts=(*told, axis, *one)), *after)
 
     @cached_property
     def order(self) -> KeyOrder:
@@ -85,7 +92,7 @@ class Backward:
             *p.summed(terms),
             # Gluon reads values of rows through pointers, whatever they are aligned to
             *(dataclasses.replace(q, condition="") for q in p.given(terms)),
-            *(Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in terms.sums),
+            *(Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in self.sums.all),
             *p.skipped("k"),
             *(Parameter(name, "i32", name) for name in _ORDER),
             *p.constants("GROUP", "D", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "STAGES", "K_STAGES"),
@@ -99,7 +106,7 @@ class Backward:
     @cached_property
     def step(self) -> Step:
         """The function that handles one tile of queries."""
-        results = ("at", "dk", "dv", *(s.name for s in self.terms.sums))
+        results = ("at", "dk", "dv", *self.sums.carried)
         own = (*results, "k_tiles", "v_tile", "q_start", "exchange", "queries", "dq_sum_desc")
         constants = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "STAGES", "SCORES", "OUT", "WORKER")
         return Step("accumulate", results, own, self._given(("sum_tile",), own), constants, False, self._masks_all)
@@ -111,12 +118,11 @@ class Backward:
         read = reads((*self._inward, *terms.visible(apart=True), *terms.outward, *loads)) | names(self._exponent)
         scale = "scale_log2" if self._in_log2 else "scale"
         lengths = (name for name in ("q_len", "k_len") if name in reads((*self._scored, *self._masked)))
-        fixed = (*lengths, *more, scale, "k_pos")
+        fixed = tuple(dict.fromkeys((*lengths, *more, scale, "k_pos", *self.sums.read)))
         made = {*fixed, *own, "row", "q_pos", "q_first", *targets(loads)}
         words: tuple[str, ...] = tuple(name for name in ("b", "h") if name in read)
-        words += (BEGIN,) if {"q_pos", "q_first"} & read else ()
-        more = ("k_added", *(f"{s.name}_ptr" for s in terms.sums))
-        return (("terms", (*fixed, *words, *terms.passed(read, {*made, *words}, more))),)
+        words += (BEGIN,) if {"q_pos", "q_first"} & read and BEGIN not in fixed else ()
+        return (("terms", (*fixed, *words, *terms.passed(read, {*made, *words}, ("k_added",)))),)
 
     def _loops(self, step: Callable[[str, str], Call]) -> Loops:
         """The loops over tiles of queries, with a call for each."""
@@ -196,15 +202,15 @@ class Backward:
     @property
     def kernel(self) -> Kernel:
         """The kernel."""
-        p, a, sums, place = self.shared, self.shared.analysis, self.terms.sums, self.shared.storage.head_tokens
+        p, a, sums = self.shared, self.shared.analysis, self.sums
         body = (
             Statement("sum_tile", self._sum_tile),
             *self._head_loads,
             *self._k_added,
-            *(hopper_added.begun(s.name) for s in sums),
+            *sums.begun,
             *self.step.packed,
             *self._loops(self.step.call).blocks,
-            *(stored_sum(self.terms, s, f"{place(s.access.input)} + k_pos", "k_pos < k_len") for s in sums),
+            *sums.stored,
         )
         stored = {"dk_ptr", "dv_ptr", "scale", "Hq", "k_len", a.kv_heads, *names(p.storage.rows("k"))}
         given = ("keys", "turns", "exchange", "queries", "dq_sum_desc")
@@ -232,21 +238,13 @@ class Backward:
             "results": ", ".join(("at + 1", *self.step.results[1:])),
             **self._factors,
             "ones": self._ones,
-            "heads": self._heads,
+            "heads": self.order.named,
             "place_takes": ", ".join(("place", *self.order.takes)),
             "place_given": ", ".join(self.order.given),
             "place_tells": self.order.tells,
+            "exchange": self.sums.exchanged,
         }
         return Kernel("backward", self.parts, "hopper/backward.jinja", self.order.grid, self.step, blocks, texts)
-
-    @property
-    def _heads(self) -> str:
-        """The names of a tile's batch entry, or sequence, and of its key head."""
-        return f"b, {self.shared.analysis.kv}"
-
-    def _placed(self, place: str) -> Statement:
-        """The statement that finds which tile of which head stands at a place in the order of all."""
-        return Statement(f"tile, {self._heads}", f"place_of({place}, {', '.join(self.order.given)})")
 
     @property
     def _ones(self) -> str:
@@ -275,7 +273,8 @@ class Backward:
             "scored": self._scored,
             "masked": self.step.masked((*self._masked, Statement("p", "tl.where(keep, p, 0.0)"), *self.terms.guarded)),
             "sloped": self._sloped,
-            "summed": self.terms.outward if self.terms.sums else (),
+            "summed": self.sums.step,
+            "ones": self.sums.ones,
             "barriers": (Statement("come", "barriers(1, 1).index(0)"),) if self.cut else (),
         }
 
@@ -311,7 +310,7 @@ class Backward:
         rows = map(self._laid_out, (a.begin, *programs.rows(a, "k"), *scaled, *terms.loads("program")))
         own = needed(tuple(rows), reads((*known, *heads)))
         read = {"k_start", "k_len", *read, *reads((*cleared, *own, *known, *heads))}
-        enter = needed(((self._placed(place),) if place else ()) + self._enter, read)
+        enter = needed(((self.order.placed(place),) if place else ()) + self._enter, read)
         taken = partition(bundle, self.parts, read | reads(enter), given, fixed, constants)
         numbers, own = numbers_first(terms, own)
         return Role(taken.bundle, taken.taken, numbers, enter, cleared, own, (*known, *heads))

@@ -115,6 +115,7 @@ class KeyOrder:
     given: tuple[str, ...]  # what it is given for that
     tells: str  # what it tells beside the tile, in words
     found: tuple[Statement, ...]  # the tile, its sequence and its head
+    named: str  # how its sequence, or batch entry, and its key head are called
     heads: str  # text of how many there are, of all sequences if each has tiles of its own
     rows: str  # text of how many rows of keys each has tiles for
     room: tuple[Statement, ...] = ()  # how many tiles share the rows that no sequence has
@@ -129,16 +130,21 @@ class KeyOrder:
         """Text of its axis that holds the tiles."""
         return f"runtime.tile_axis({self.rows}, block_n)"
 
+    def placed(self, place: str) -> Statement:
+        """The statement that finds which tile of which head stands at a place."""
+        return Statement(f"tile, {self.named}", f"place_of({place}, {', '.join(self.given)})")
+
 
 def of_keys(a: Analysis) -> KeyOrder:
     """The order of a variant's tiles of keys; packed sequences have slots of them, too."""
     head = Statement("head", "place % group + place // (group * tiles) % groups * group")
     tile = "place // group % tiles + place // (group * tiles * groups) * tiles"
+    named = f"b, {a.kv}"
     if not a.storage.cut:
         heads = "Hq // GROUP" if a.spec.grouped else "Hq"
         found = (head, Statement("tile", tile), Statement("b, head", "head // Hkv, head % Hkv"))
         tells, all_heads = "batch entry and which of Hkv key heads", f"{a.storage.sequences} * k.shape[-2]"
-        return KeyOrder(("Hkv", *_OF_KEYS), (heads, *_OF_KEYS), tells, found, all_heads, a.storage.longest[1])
+        return KeyOrder(("Hkv", *_OF_KEYS), (heads, *_OF_KEYS), tells, found, named, all_heads, a.storage.longest[1])
     rows = "(k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1) * block_n"
     found = (
         head,
@@ -146,7 +152,7 @@ def of_keys(a: Analysis) -> KeyOrder:
         Statement("b, tile", "find_tile(cu_seqlens_k_ptr, slot, sequences, BLOCK_N)"),
     )
     takes = ("cu_seqlens_k_ptr", "sequences", *_OF_KEYS, "BLOCK_N")
-    return KeyOrder(takes, takes, "sequence and its key head", found, "k.shape[-2]", rows, (_room("k"),))
+    return KeyOrder(takes, takes, "sequence and its key head", found, named, "k.shape[-2]", rows, (_room("k"),))
 
 
 def _room(side: Side) -> Statement:

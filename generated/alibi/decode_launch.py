@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ff73a95ccc794378
-#   text hash     0a89731f5cac5928
+#   content hash  f2ed427046dc55a9
+#   text hash     d9f67364b5912879
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ff73a95ccc794378
-#   text hash     08deffea24081c36
+#   content hash  f2ed427046dc55a9
+#   text hash     45e1f84b922bd1a3
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ff73a95ccc794378
-#   text hash     e0fd5e28f2807cba
+#   content hash  f2ed427046dc55a9
+#   text hash     67d5c422d7b3a94b
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ff73a95ccc794378
-#   text hash     f7cda0a582393a27
+#   content hash  f2ed427046dc55a9
+#   text hash     7b35f2108f29cdc6
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ff73a95ccc794378
-#   text hash     3cef11160b555a0e
+#   content hash  f2ed427046dc55a9
+#   text hash     db47c17a53a64444
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

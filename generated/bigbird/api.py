@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  28297e6a1ef77d25
-#   text hash     3a841a7ca8d82e33
+#   content hash  520ccf86413398fe
+#   text hash     73a9744e34bbf33b
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

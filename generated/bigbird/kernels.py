@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  28297e6a1ef77d25
-#   text hash     395643b0375ae402
+#   content hash  520ccf86413398fe
+#   text hash     9a83a6a9d2c1d297
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  28297e6a1ef77d25
-#   text hash     9769136e0c1929ab
+#   content hash  520ccf86413398fe
+#   text hash     7d1f357fee461bfb
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  28297e6a1ef77d25
-#   text hash     14b2dc11d8677934
+#   content hash  520ccf86413398fe
+#   text hash     d57c4413b76bd271
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  28297e6a1ef77d25
-#   text hash     750fbc6f72548fbb
+#   content hash  520ccf86413398fe
+#   text hash     c8e5d2fef0c49880
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

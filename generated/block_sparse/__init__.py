@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  500953b08a16adae
-#   text hash     8956b4b4fc5a15e2
+#   content hash  7485ead5dd9fda9c
+#   text hash     263665a06e33becf
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

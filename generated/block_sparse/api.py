@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  500953b08a16adae
-#   text hash     4dfea6eff6c48541
+#   content hash  7485ead5dd9fda9c
+#   text hash     4b62f41a3d0b0d1e
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

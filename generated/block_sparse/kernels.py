@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  500953b08a16adae
-#   text hash     9b8d751e67d2f5fd
+#   content hash  7485ead5dd9fda9c
+#   text hash     94f5520dd99f9d85
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

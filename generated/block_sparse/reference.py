@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  500953b08a16adae
-#   text hash     39c129698fec6e45
+#   content hash  7485ead5dd9fda9c
+#   text hash     412a2c00af2452f2
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

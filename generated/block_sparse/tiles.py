@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  500953b08a16adae
-#   text hash     d72a1e689eae1c18
+#   content hash  7485ead5dd9fda9c
+#   text hash     748668d8572fba5c
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

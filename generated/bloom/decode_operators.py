@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b76dcc66d3414823
-#   text hash     fcd5c798f45a9e57
+#   content hash  5ad7180d98e1065e
+#   text hash     92efbc669b26f3f0
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b76dcc66d3414823
-#   text hash     b63ea6895e3d6c87
+#   content hash  5ad7180d98e1065e
+#   text hash     5ee2e39d0ae59e94
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b76dcc66d3414823
-#   text hash     8299fa39c11f2946
+#   content hash  5ad7180d98e1065e
+#   text hash     f86bdab30cf70c9b
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b76dcc66d3414823
-#   text hash     0cceb5edeece8273
+#   content hash  5ad7180d98e1065e
+#   text hash     0d3e1957717355e4
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b76dcc66d3414823
-#   text hash     2ef14098af7ac3ba
+#   content hash  5ad7180d98e1065e
+#   text hash     c762d7cb7a36bb13
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  20ec2a5ae455960a
-#   text hash     443b133c9ef37ccb
+#   content hash  7c00acff7053ee41
+#   text hash     b1bc83919c132ca6
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

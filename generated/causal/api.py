@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  20ec2a5ae455960a
-#   text hash     70ffdb39e573d986
+#   content hash  7c00acff7053ee41
+#   text hash     8979e50f6627574c
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  20ec2a5ae455960a
-#   text hash     5bf94330c0aed497
+#   content hash  7c00acff7053ee41
+#   text hash     da2a8ecd22641477
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

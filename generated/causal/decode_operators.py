@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  20ec2a5ae455960a
-#   text hash     5b86a7a1bbe22185
+#   content hash  7c00acff7053ee41
+#   text hash     cc2dfc253d0f3851
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

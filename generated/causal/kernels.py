@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  20ec2a5ae455960a
-#   text hash     a7f42024be32b208
+#   content hash  7c00acff7053ee41
+#   text hash     3a3c795cb6516bfb
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

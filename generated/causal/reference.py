@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  20ec2a5ae455960a
-#   text hash     9ebe8029a15fcc86
+#   content hash  7c00acff7053ee41
+#   text hash     ca98be66c2d10cea
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

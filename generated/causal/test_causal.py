@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  20ec2a5ae455960a
-#   text hash     ce56f59ff63e263b
+#   content hash  7c00acff7053ee41
+#   text hash     b55ef85f4f88610f
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  20ec2a5ae455960a
-#   text hash     2b9ba4bf75b70b0c
+#   content hash  7c00acff7053ee41
+#   text hash     25bffcafdba83f34
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

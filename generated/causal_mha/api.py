@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f310c37dc1066d38
-#   text hash     55ec7b17411c3d11
+#   content hash  5cde44a01c08aaa8
+#   text hash     6d45cf2b26fdd73a
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

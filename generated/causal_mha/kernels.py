@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f310c37dc1066d38
-#   text hash     4d7f76ae891fe645
+#   content hash  5cde44a01c08aaa8
+#   text hash     f0bb40ecd212a34e
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

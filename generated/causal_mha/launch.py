@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f310c37dc1066d38
-#   text hash     741955a4eb48151f
+#   content hash  5cde44a01c08aaa8
+#   text hash     8042897b369dd24c
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

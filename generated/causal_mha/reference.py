@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f310c37dc1066d38
-#   text hash     1a38936418179bd5
+#   content hash  5cde44a01c08aaa8
+#   text hash     f767d6bbbc5d342d
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f310c37dc1066d38
-#   text hash     fa31f502081b18e3
+#   content hash  5cde44a01c08aaa8
+#   text hash     10623350e795b308
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

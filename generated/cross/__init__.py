@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f5730067aebb9297
-#   text hash     68c3ea3d87050062
+#   content hash  bf2a99637a0212e9
+#   text hash     ad2f8adb21ed6530
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

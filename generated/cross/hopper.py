@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f5730067aebb9297
-#   text hash     bee1ec347e1d7ff7
+#   content hash  bf2a99637a0212e9
+#   text hash     23a91916cc4df9a7
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f5730067aebb9297
-#   text hash     52afe72f4978c863
+#   content hash  bf2a99637a0212e9
+#   text hash     8b2300cca3a6b025
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

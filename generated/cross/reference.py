@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f5730067aebb9297
-#   text hash     886bb409c496cfef
+#   content hash  bf2a99637a0212e9
+#   text hash     ca39e66346d4f831
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f5730067aebb9297
-#   text hash     74d425d3740ea01b
+#   content hash  bf2a99637a0212e9
+#   text hash     a448ffcd1b9e79eb
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

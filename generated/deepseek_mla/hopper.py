@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d65cc85d34880894
-#   text hash     f6463c4c06cfc0a9
+#   content hash  5d02134e6246598b
+#   text hash     c1c4d99d0e81460a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -126,6 +126,13 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
     even = packed.to(gl.uint16).to(dtype, bitcast=True)
     odd = (packed >> 16).to(gl.uint16).to(dtype, bitcast=True)
     return gl.convert_layout(gl.join(even, odd).reshape([packed.shape[0], packed.shape[1] * 2]), WEIGHTS)
+
+
+@gluon.jit
+def of_registers(COLUMNS: gl.constexpr, SCORES: gl.constexpr):
+    """[64, COLUMNS], column - row, less what all registers of a thread have in common: the compiler knows it of each."""
+    column = gl.arange(0, COLUMNS, gl.SliceLayout(0, SCORES)) & ~6
+    return column[None, :] - (gl.arange(0, 64, gl.SliceLayout(1, SCORES)) & 8)[:, None]
 
 
 @gluon.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d65cc85d34880894
-#   text hash     6ba56902c3e6007c
+#   content hash  5d02134e6246598b
+#   text hash     aa59fa80fb5c3a82
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d65cc85d34880894
-#   text hash     7dfaec2685d7fff2
+#   content hash  5d02134e6246598b
+#   text hash     26fd2ebb24e446ea
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d65cc85d34880894
-#   text hash     905ab3ea7b412162
+#   content hash  5d02134e6246598b
+#   text hash     a1d5d0fe5a80bc67
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

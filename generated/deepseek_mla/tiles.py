@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d65cc85d34880894
-#   text hash     265d273b79096f30
+#   content hash  5d02134e6246598b
+#   text hash     59412200b37ee3e2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

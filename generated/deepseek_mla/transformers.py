@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d65cc85d34880894
-#   text hash     dd469f92cdad2673
+#   content hash  5d02134e6246598b
+#   text hash     beafbf8e93580daa
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  890f9fe5536526b5
-#   text hash     7952f9098a1c09a0
+#   content hash  f308128a848a7a17
+#   text hash     b8557116ad45521f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  890f9fe5536526b5
-#   text hash     d2788b74d33c7d56
+#   content hash  f308128a848a7a17
+#   text hash     f37e8aa1e5d10dfe
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

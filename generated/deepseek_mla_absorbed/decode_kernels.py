@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  890f9fe5536526b5
-#   text hash     9e2784afe5955d8f
+#   content hash  f308128a848a7a17
+#   text hash     4db2337ca6048a2c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  890f9fe5536526b5
-#   text hash     aca2fb843752710b
+#   content hash  f308128a848a7a17
+#   text hash     1416a5e4bd0c46c8
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

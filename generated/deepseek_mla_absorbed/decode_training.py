@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  890f9fe5536526b5
-#   text hash     c3ffb39caae1bc4b
+#   content hash  f308128a848a7a17
+#   text hash     2c5283ef19bb95b4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

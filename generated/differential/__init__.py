@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  70987dc124a9e009
-#   text hash     300587a74ebfb34a
+#   content hash  e7b77c46b049e3e7
+#   text hash     d2ebb663f756aa16
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

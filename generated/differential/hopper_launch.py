@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  70987dc124a9e009
-#   text hash     859f5197bc8f7149
+#   content hash  e7b77c46b049e3e7
+#   text hash     e0a1d3bcda9960e9
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

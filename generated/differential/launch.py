@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  70987dc124a9e009
-#   text hash     396c1d55eecb490f
+#   content hash  e7b77c46b049e3e7
+#   text hash     a7c050b9d8535f17
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

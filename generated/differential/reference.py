@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  70987dc124a9e009
-#   text hash     46cf1f19bb7a04a0
+#   content hash  e7b77c46b049e3e7
+#   text hash     807b9ac4fc1b5455
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

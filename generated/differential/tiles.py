@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  70987dc124a9e009
-#   text hash     8b39fc7a0231c179
+#   content hash  e7b77c46b049e3e7
+#   text hash     38f5034246c3f7d2
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

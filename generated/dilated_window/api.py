@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  100630dea8af6fd6
-#   text hash     f77b18f283f5a651
+#   content hash  37d9f2507a8bde40
+#   text hash     de758d67fc47088a
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  100630dea8af6fd6
-#   text hash     c5de4f903b8b97ba
+#   content hash  37d9f2507a8bde40
+#   text hash     49d4fb9ed4b87038
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  100630dea8af6fd6
-#   text hash     1c1edc5c1c041bbf
+#   content hash  37d9f2507a8bde40
+#   text hash     714392552d83e99b
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -40,8 +40,10 @@ Symbols
     sum_row                   the first row of the batch entry and head there
     sum_tile                  the first [64, 64] tile of the batch entry and head there
     items                     tiles of keys that programs take
-    tiles                     tiles of keys that a head has, or where there are few, those of them that come together
-    group, groups             key heads of a group, and how many groups there are
+    tiles                     tiles of keys that a head has
+    group                     key heads of a group, whose tiles come together
+    before, joint             heads in groups, and those behind them, whose tiles all come together
+    rest, width               a tile's place behind those of the first heads, and heads of its group
     place                     the place of a tile in the order in which programs take them; also a place in dq_sum
     taken_ptr                 how many tiles programs have taken beside the first of each
     places                    for each stage of keys which tile of which head it is
@@ -215,7 +217,7 @@ def work(
     BLOCK_DV: tl.constexpr, K_STAGES: tl.constexpr, WORKERS: tl.constexpr, WORKER: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of 64 keys of each tile that this program takes."""
-    dk_ptr, dv_ptr, q_total, k_total, Hq, scale, tiles, group, groups = arguments
+    dk_ptr, dv_ptr, q_total, k_total, Hq, scale, tiles, group, before, joint = arguments
     k_buffer, v_buffer, kv_ready = keys
     kv_free, places = turns
     factors, factors_ready, shares = exchange
@@ -228,7 +230,7 @@ def work(
     if K_STAGES > 1:
         tile, b, kv_h = next_place(begun, kv_ready, places, K_STAGES)
     else:
-        tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
+        tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, before, joint)
     while tile >= 0:
         stage = begun % K_STAGES
         Hkv = Hq // GROUP
@@ -305,10 +307,14 @@ def load_queries(
 
 
 @gluon.jit
-def place_of(place, Hkv, tiles, group, groups):
+def place_of(place, Hkv, tiles, group, before, joint):
     """The tile of keys at a place in the order of all tiles, its batch entry and which of Hkv key heads."""
-    head = place % group + place // (group * tiles) % groups * group
-    tile = place // group % tiles + place // (group * tiles * groups) * tiles
+    rest = place - before * tiles  # from 0 on the last heads' tiles, joined in one group
+    place = tl.where(rest < 0, place, rest)
+    width = tl.where(rest < 0, group, joint)
+    first = place // (width * tiles) * width + tl.where(rest < 0, 0, before)
+    head = first + place % width
+    tile = place // width % tiles
     b, head = head // Hkv, head % Hkv
     return tile, b, head
 
@@ -320,13 +326,13 @@ def load_tiles(
     WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the tiles of keys, values and queries that the workers need, in their order."""
-    lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, groups = lengths
+    lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, before, joint = lengths
     k_buffer, v_buffer, kv_ready = keys
     at = 0  # tiles of queries so far
     begun = 0  # tiles of keys so far
     place = tl.program_id(0)
     while place < items:
-        tile, b, kv_h = place_of(place, Hq // GROUP, tiles, group, groups)
+        tile, b, kv_h = place_of(place, Hq // GROUP, tiles, group, before, joint)
         k_start = tile * BLOCK_N
         q_offset, q_len = 0, q_total
         k_offset, k_len = 0, k_total
@@ -369,10 +375,10 @@ def load_tiles(
         mbarrier.arrive(kv_ready.index(stage), count=2)
 
 
-@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "groups"])
+@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "before", "joint"])
 def backward(
     q_desc, k_desc, v_desc, dout_desc, dq_sum_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, scale, q_total,
-    k_total, Hq, items, tiles, group, groups, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    k_total, Hq, items, tiles, group, before, joint, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
@@ -401,8 +407,8 @@ def backward(
         barriers(STAGES, WORKERS)
     )  # fmt: skip
     fence_async_shared()
-    arguments = (dk_ptr, dv_ptr, q_total, k_total, Hq, scale, tiles, group, groups)
-    lengths = (lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, groups)
+    arguments = (dk_ptr, dv_ptr, q_total, k_total, Hq, scale, tiles, group, before, joint)
+    lengths = (lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, before, joint)
     # a worker's threads get the registers that the loader leaves
     gl.warp_specialize(
         [

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  100630dea8af6fd6
-#   text hash     3c408c02abc39666
+#   content hash  37d9f2507a8bde40
+#   text hash     2bff171494221294
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

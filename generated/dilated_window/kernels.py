@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  100630dea8af6fd6
-#   text hash     3a1b6aa0be19af56
+#   content hash  37d9f2507a8bde40
+#   text hash     0eac3ccc75b90421
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

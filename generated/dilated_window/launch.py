@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  100630dea8af6fd6
-#   text hash     ff72c85a1a0516e7
+#   content hash  37d9f2507a8bde40
+#   text hash     570807560bb10640
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

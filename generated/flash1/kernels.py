@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f9310c28bb73fd51
-#   text hash     4065219540b0e932
+#   content hash  6f4ba5cb8e85da06
+#   text hash     dd75b5bcfa6d037b
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

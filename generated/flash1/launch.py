@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f9310c28bb73fd51
-#   text hash     7b8ad4e9d161f4e3
+#   content hash  6f4ba5cb8e85da06
+#   text hash     4034a9493427bc89
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

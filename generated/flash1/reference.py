@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f9310c28bb73fd51
-#   text hash     8740298bd805a8ea
+#   content hash  6f4ba5cb8e85da06
+#   text hash     3eff8eb3b07ec4cc
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3d9660ea516348ca
-#   text hash     cd74173c6ee88c7d
+#   content hash  59e55e21c123d36a
+#   text hash     ef241997a0f12cda
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

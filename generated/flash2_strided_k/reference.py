@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3d9660ea516348ca
-#   text hash     6d3ed7f26d25e49c
+#   content hash  59e55e21c123d36a
+#   text hash     ef36f09e3d4275fd
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3d9660ea516348ca
-#   text hash     0a1644b2c92de3f6
+#   content hash  59e55e21c123d36a
+#   text hash     41e985a5d2076e53
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

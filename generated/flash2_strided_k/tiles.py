@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3d9660ea516348ca
-#   text hash     b2f63d05f3df21a3
+#   content hash  59e55e21c123d36a
+#   text hash     439658fddaeb7277
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d4dff333ff9bc786
-#   text hash     09fc5708683a1516
+#   content hash  6ff86fbaceb7eaf5
+#   text hash     02f508c3a71047c8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

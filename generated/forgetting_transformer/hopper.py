@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d4dff333ff9bc786
-#   text hash     43b4f9158d4e4f9b
+#   content hash  6ff86fbaceb7eaf5
+#   text hash     64ac38363b8da5b5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

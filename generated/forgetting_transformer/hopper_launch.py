@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d4dff333ff9bc786
-#   text hash     2e4f4308d5f2b73a
+#   content hash  6ff86fbaceb7eaf5
+#   text hash     f5c15ad312ac836d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d4dff333ff9bc786
-#   text hash     0445f4631c647ba6
+#   content hash  6ff86fbaceb7eaf5
+#   text hash     6500605715f9f73b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d4dff333ff9bc786
-#   text hash     948ce18bc14c4f70
+#   content hash  6ff86fbaceb7eaf5
+#   text hash     cfc58adc5fc6cfc5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  306e731019f89293
-#   text hash     f8c346fe6e18e669
+#   content hash  d8b31fc4a1cd6552
+#   text hash     7ac6048fae888333
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

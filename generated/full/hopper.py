@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  306e731019f89293
-#   text hash     ac8442a6bc552d63
+#   content hash  d8b31fc4a1cd6552
+#   text hash     874395349680122b
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  306e731019f89293
-#   text hash     ac7e6cde3f694162
+#   content hash  d8b31fc4a1cd6552
+#   text hash     9cc281ecdd3497e1
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  306e731019f89293
-#   text hash     9c801e7a5a2f2a95
+#   content hash  d8b31fc4a1cd6552
+#   text hash     e4a4178c41323beb
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  306e731019f89293
-#   text hash     60bc887615541303
+#   content hash  d8b31fc4a1cd6552
+#   text hash     64b4e70f2b070b66
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

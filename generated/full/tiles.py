@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  306e731019f89293
-#   text hash     e0aaa61015f0f037
+#   content hash  d8b31fc4a1cd6552
+#   text hash     b6ebd0bd12373786
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ee6e1874cd4379d7
-#   text hash     ab288ef3c94c71fc
+#   content hash  61d6c86f86fe9f31
+#   text hash     083af43336b1b28a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ee6e1874cd4379d7
-#   text hash     48773cc1526c51d2
+#   content hash  61d6c86f86fe9f31
+#   text hash     b73c53a5226797a5
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ee6e1874cd4379d7
-#   text hash     37ec2735e3b39629
+#   content hash  61d6c86f86fe9f31
+#   text hash     45dd7b88b70723d5
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ee6e1874cd4379d7
-#   text hash     924e757b136ac762
+#   content hash  61d6c86f86fe9f31
+#   text hash     48f76562c11c59a9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

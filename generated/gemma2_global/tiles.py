@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ee6e1874cd4379d7
-#   text hash     ebe2704857b5471c
+#   content hash  61d6c86f86fe9f31
+#   text hash     776ef20fd700d56f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

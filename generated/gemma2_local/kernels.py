@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  07cdb15aa106cde1
-#   text hash     fa5c7d1b84761882
+#   content hash  76117face59a4a9a
+#   text hash     8758813b0b362344
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

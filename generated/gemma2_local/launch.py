@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  07cdb15aa106cde1
-#   text hash     c65134292fb5d173
+#   content hash  76117face59a4a9a
+#   text hash     f61ab3bda79d8ca0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  07cdb15aa106cde1
-#   text hash     961ba0edd816fde0
+#   content hash  76117face59a4a9a
+#   text hash     295c2f86ce847abb
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

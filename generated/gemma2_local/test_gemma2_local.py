@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  07cdb15aa106cde1
-#   text hash     f68cf27f0e2ee5a5
+#   content hash  76117face59a4a9a
+#   text hash     be9f9d09da42e142
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  07cdb15aa106cde1
-#   text hash     da3132f582f1fbe1
+#   content hash  76117face59a4a9a
+#   text hash     8f154079e75d0b53
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

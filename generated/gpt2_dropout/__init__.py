@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0bd8cb69b0f13b62
-#   text hash     53b80d39e919dfd7
+#   content hash  a4b3655b4300ce49
+#   text hash     b1ee1cea578cd6da
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0bd8cb69b0f13b62
-#   text hash     82299e4e80feb5da
+#   content hash  a4b3655b4300ce49
+#   text hash     e0b29b348effd962
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0bd8cb69b0f13b62
-#   text hash     5a4860a5a5eeab24
+#   content hash  a4b3655b4300ce49
+#   text hash     23c7f7af0cf17e6d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

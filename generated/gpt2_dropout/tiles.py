@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0bd8cb69b0f13b62
-#   text hash     268e7b50d5c42e74
+#   content hash  a4b3655b4300ce49
+#   text hash     697dcdeb7b78b4de
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fa6d06edaf46ab2d
-#   text hash     109d37ef61ad041c
+#   content hash  8ab84b62965d9ca4
+#   text hash     7a9240c74e5f8467
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

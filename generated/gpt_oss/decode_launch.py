@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fa6d06edaf46ab2d
-#   text hash     2640cc02e208f4e7
+#   content hash  8ab84b62965d9ca4
+#   text hash     131f6863113a7935
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

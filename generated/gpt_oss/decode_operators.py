@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fa6d06edaf46ab2d
-#   text hash     13fba6c07847cce0
+#   content hash  8ab84b62965d9ca4
+#   text hash     70185c7b3c48e442
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fa6d06edaf46ab2d
-#   text hash     30e512ab754d15b6
+#   content hash  8ab84b62965d9ca4
+#   text hash     df0d769f95a477cb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

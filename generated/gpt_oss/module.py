@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fa6d06edaf46ab2d
-#   text hash     1fc27fc4a22a0924
+#   content hash  8ab84b62965d9ca4
+#   text hash     0b577bb8ca40938f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

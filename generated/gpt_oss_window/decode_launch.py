@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  61e35e9669d05ff6
-#   text hash     ad953418739d8718
+#   content hash  7f582045af831940
+#   text hash     5b3ffd01b56ca889
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

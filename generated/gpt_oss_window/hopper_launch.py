@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  61e35e9669d05ff6
-#   text hash     1d77088e3a83c98b
+#   content hash  7f582045af831940
+#   text hash     2c046bf4b1c731e9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  61e35e9669d05ff6
-#   text hash     71cc26c3bc649e93
+#   content hash  7f582045af831940
+#   text hash     97104625d8c5e1ff
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8cff523787fcb471
-#   text hash     36cd616e3b1af23b
+#   content hash  02cbcf495b6ad738
+#   text hash     ad0b450e8e38bac2
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8cff523787fcb471
-#   text hash     23ed9fe6bb70ca60
+#   content hash  02cbcf495b6ad738
+#   text hash     8263705f19128fc3
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

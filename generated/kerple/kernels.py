@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8cff523787fcb471
-#   text hash     abb406012c382e95
+#   content hash  02cbcf495b6ad738
+#   text hash     7d288b84a05464b6
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

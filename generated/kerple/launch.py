@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8cff523787fcb471
-#   text hash     db1e813b3be28c3d
+#   content hash  02cbcf495b6ad738
+#   text hash     0501052d12fc0a16
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8cff523787fcb471
-#   text hash     fa9812840c5327ac
+#   content hash  02cbcf495b6ad738
+#   text hash     1451fbab606fc990
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7b93657594a57998
-#   text hash     1e734b3351516709
+#   content hash  164bcc8c70e7a5e5
+#   text hash     2058d810420b7582
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

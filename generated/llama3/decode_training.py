@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7b93657594a57998
-#   text hash     f78cac582885088f
+#   content hash  164bcc8c70e7a5e5
+#   text hash     5cd495bce67b367a
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

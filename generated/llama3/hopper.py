@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7b93657594a57998
-#   text hash     d17bdef10f010770
+#   content hash  164bcc8c70e7a5e5
+#   text hash     0f5d7bd7140ecac8
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -126,6 +126,13 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
     even = packed.to(gl.uint16).to(dtype, bitcast=True)
     odd = (packed >> 16).to(gl.uint16).to(dtype, bitcast=True)
     return gl.convert_layout(gl.join(even, odd).reshape([packed.shape[0], packed.shape[1] * 2]), WEIGHTS)
+
+
+@gluon.jit
+def of_registers(COLUMNS: gl.constexpr, SCORES: gl.constexpr):
+    """[64, COLUMNS], column - row, less what all registers of a thread have in common: the compiler knows it of each."""
+    column = gl.arange(0, COLUMNS, gl.SliceLayout(0, SCORES)) & ~6
+    return column[None, :] - (gl.arange(0, 64, gl.SliceLayout(1, SCORES)) & 8)[:, None]
 
 
 @gluon.jit

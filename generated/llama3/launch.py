@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7b93657594a57998
-#   text hash     d55b00b52a752094
+#   content hash  164bcc8c70e7a5e5
+#   text hash     7fdf7e16d2c6ba1c
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7b93657594a57998
-#   text hash     df822258b4c34d0d
+#   content hash  164bcc8c70e7a5e5
+#   text hash     870da126f34e4738
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b1d9643049084739
-#   text hash     6ce01fd5087f9405
+#   content hash  0d8938887b9bb1a4
+#   text hash     4e20e239e9eab2ce
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

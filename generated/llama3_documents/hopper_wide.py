@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b1d9643049084739
-#   text hash     bcbfb692df3b514f
+#   content hash  0d8938887b9bb1a4
+#   text hash     9d3981ce2bb27d71
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -45,8 +45,9 @@ Symbols
     sum_tile                  the first [64, 64] tile of the batch entry and head there
     share_tile                the first one of the queries at hand
     items                     tiles of keys that programs take
-    tiles                     tiles of keys that a head has, or where there are few, those of them that come together
-    group, groups             key heads of a group of heads, and how many such groups there are
+    tiles                     tiles of keys that a head has
+    group                     key heads of a group, whose tiles come together
+    before, joint             heads in groups, and those behind them, whose tiles all come together
     place                     the place of a tile in the order in which programs take them; also a place in dq_sum
     taken_ptr                 how many tiles programs have taken beside the first of each
     STAGES                    stages of the buffers of queries and of dout
@@ -213,14 +214,14 @@ def make_dv(
     (
         dv_ptr, q_total, k_total, Hq, scale, in_q_segments_ptr, in_q_segments_stride_batch,
         in_q_segments_stride_query, in_k_segments_ptr, in_k_segments_stride_batch, in_k_segments_stride_key,
-        query_ranges_ptr, k_parts, tiles, group, groups
+        query_ranges_ptr, k_parts, tiles, group, before, joint
     ) = for_dv  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128 if BLOCK_DV > 128 else BLOCK_DV, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
-    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
+    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, before, joint)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
     q_offset, q_len = 0, q_total
@@ -277,7 +278,7 @@ def make_dk(
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr
 ):  # fmt: skip
     """Store dK of a program's keys."""
-    dk_ptr, k_total, Hq, scale, query_ranges_ptr, k_parts, tiles, group, groups = for_dk
+    dk_ptr, k_total, Hq, scale, query_ranges_ptr, k_parts, tiles, group, before, joint = for_dk
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
@@ -285,7 +286,7 @@ def make_dk(
     REST: gl.constexpr = 64 if D <= 192 else 128
     OUT_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
-    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
+    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, before, joint)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
     k_offset, k_len = 0, k_total
@@ -320,9 +321,9 @@ def make_dq(
     for_dq, keys, exchange, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr
 ):  # fmt: skip
     """Add a program's share of dQ to memory."""
-    dq_sum_ptr, q_total, k_total, Hq, query_ranges_ptr, k_parts, tiles, group, groups = for_dq
+    dq_sum_ptr, q_total, k_total, Hq, query_ranges_ptr, k_parts, tiles, group, before, joint = for_dq
     k_buffer, v_buffer, kv_ready = keys
-    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
+    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, before, joint)
     k_start = tile * BLOCK_N
     q_offset, q_len = 0, q_total
     k_offset, k_len = 0, k_total
@@ -342,12 +343,12 @@ def make_dq(
                 )  # fmt: skip
 
 
-@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "k_parts", "items", "tiles", "group", "groups"])
+@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "k_parts", "items", "tiles", "group", "before", "joint"])
 def backward(
     q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, scale,
     in_q_segments_ptr, in_k_segments_ptr, query_ranges_ptr, q_total, k_total, Hq, in_q_segments_stride_batch,
     in_q_segments_stride_query, in_k_segments_stride_batch, in_k_segments_stride_key, k_parts, items, tiles,
-    group, groups, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    group, before, joint, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr,
     K_STAGES: tl.constexpr
 ):  # fmt: skip
@@ -375,13 +376,13 @@ def backward(
     for_dv = (
         dv_ptr, q_total, k_total, Hq, scale, in_q_segments_ptr, in_q_segments_stride_batch,
         in_q_segments_stride_query, in_k_segments_ptr, in_k_segments_stride_batch, in_k_segments_stride_key,
-        query_ranges_ptr, k_parts, tiles, group, groups
+        query_ranges_ptr, k_parts, tiles, group, before, joint
     )  # fmt: skip
-    for_dk = (dk_ptr, k_total, Hq, scale, query_ranges_ptr, k_parts, tiles, group, groups)
-    for_dq = (dq_sum_ptr, q_total, k_total, Hq, query_ranges_ptr, k_parts, tiles, group, groups)
+    for_dk = (dk_ptr, k_total, Hq, scale, query_ranges_ptr, k_parts, tiles, group, before, joint)
+    for_dq = (dq_sum_ptr, q_total, k_total, Hq, query_ranges_ptr, k_parts, tiles, group, before, joint)
     lengths = (
         lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, query_ranges_ptr, k_parts, items, tiles, group,
-        groups
+        before, joint
     )  # fmt: skip
     # threads of the first group get the registers that the others leave
     gl.warp_specialize(

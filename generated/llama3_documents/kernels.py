@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b1d9643049084739
-#   text hash     451502f0e78bd17f
+#   content hash  0d8938887b9bb1a4
+#   text hash     aed35590348188f4
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b1d9643049084739
-#   text hash     9c5c4391c27bae24
+#   content hash  0d8938887b9bb1a4
+#   text hash     8fb466f91e4ddde8
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b1d9643049084739
-#   text hash     439ea062b6aee2d9
+#   content hash  0d8938887b9bb1a4
+#   text hash     ea20328e410689e6
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  593d5268fbc7469e
-#   text hash     b48454fac9f868e4
+#   content hash  c9cbac387fe05da2
+#   text hash     d6dd57916e6fe229
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  593d5268fbc7469e
-#   text hash     83d12e3aeb92f97c
+#   content hash  c9cbac387fe05da2
+#   text hash     e62325da044bc292
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

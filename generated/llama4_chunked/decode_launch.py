@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  593d5268fbc7469e
-#   text hash     98cd4d3e8582252d
+#   content hash  c9cbac387fe05da2
+#   text hash     a8874096a876c217
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

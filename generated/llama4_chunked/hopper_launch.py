@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  593d5268fbc7469e
-#   text hash     0ab6fe18d5ffd605
+#   content hash  c9cbac387fe05da2
+#   text hash     19ae852a8d9d8caa
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

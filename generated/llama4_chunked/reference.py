@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  593d5268fbc7469e
-#   text hash     e396b3ff16b842b3
+#   content hash  c9cbac387fe05da2
+#   text hash     e519555a51ec34d2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d1b459c488ccb84c
-#   text hash     e0395bda5c0d87bc
+#   content hash  35c7d1bc28d604db
+#   text hash     2a3aae9b7deb570f
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d1b459c488ccb84c
-#   text hash     a9e0369c3d5a1845
+#   content hash  35c7d1bc28d604db
+#   text hash     73794847a0a508e6
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

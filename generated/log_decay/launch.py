@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d1b459c488ccb84c
-#   text hash     f07d0c1248388b46
+#   content hash  35c7d1bc28d604db
+#   text hash     a61a59f54683313a
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

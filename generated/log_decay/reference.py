@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d1b459c488ccb84c
-#   text hash     09558698d3b297c1
+#   content hash  35c7d1bc28d604db
+#   text hash     3abf025a0f108c59
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d1b459c488ccb84c
-#   text hash     621f3aab196241a8
+#   content hash  35c7d1bc28d604db
+#   text hash     cd4b34bd361d425c
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  678fb496338b55b9
-#   text hash     0d48fac264a3a93e
+#   content hash  d819e6f60fef11d9
+#   text hash     290297ddb6ecbc6c
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

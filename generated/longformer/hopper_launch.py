@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  678fb496338b55b9
-#   text hash     e16a08b6fc1d947d
+#   content hash  d819e6f60fef11d9
+#   text hash     dca716ffceeae8e5
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  678fb496338b55b9
-#   text hash     d9c5920bbff2b20a
+#   content hash  d819e6f60fef11d9
+#   text hash     1b308bac6a5e09cb
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  678fb496338b55b9
-#   text hash     0795713ac9f0b373
+#   content hash  d819e6f60fef11d9
+#   text hash     c00b27d649e46bfc
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  678fb496338b55b9
-#   text hash     1c18b01cea1d041e
+#   content hash  d819e6f60fef11d9
+#   text hash     30a2e79ce628e516
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

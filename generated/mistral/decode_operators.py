@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  714475016c01aafb
-#   text hash     ec8ccd0a7d60f11c
+#   content hash  dbc4a0c258689041
+#   text hash     cd74ee64a6ed3ada
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

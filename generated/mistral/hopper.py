@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  714475016c01aafb
-#   text hash     aba02aca4c2dbe44
+#   content hash  dbc4a0c258689041
+#   text hash     99b6bd6ab554dbf4
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  714475016c01aafb
-#   text hash     972ecba230ce150a
+#   content hash  dbc4a0c258689041
+#   text hash     f3a35d5aa21f0c35
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

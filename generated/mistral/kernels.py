@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  714475016c01aafb
-#   text hash     4ba6198d16d382d8
+#   content hash  dbc4a0c258689041
+#   text hash     1f8ccaf744e4fe16
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

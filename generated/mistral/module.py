@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  714475016c01aafb
-#   text hash     3d29b652b2c0dfe7
+#   content hash  dbc4a0c258689041
+#   text hash     92fff934d1c2224b
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f10d2c1e9e35902d
-#   text hash     530ddb67ca0d298f
+#   content hash  a2cb2bdb2550a574
+#   text hash     df1e98bf8253fdb3
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

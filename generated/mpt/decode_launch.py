@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f10d2c1e9e35902d
-#   text hash     d0cba8f0f96e207f
+#   content hash  a2cb2bdb2550a574
+#   text hash     4fdd60a369ba4704
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

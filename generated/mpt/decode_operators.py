@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f10d2c1e9e35902d
-#   text hash     353129a4d6cc1833
+#   content hash  a2cb2bdb2550a574
+#   text hash     aa50fc48c73e97f0
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f10d2c1e9e35902d
-#   text hash     aead4f386972f97e
+#   content hash  a2cb2bdb2550a574
+#   text hash     6b7c8ae68cfbf2c8
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f10d2c1e9e35902d
-#   text hash     0d3a2525483c931f
+#   content hash  a2cb2bdb2550a574
+#   text hash     8f3824b04da00f77
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

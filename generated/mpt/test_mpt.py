@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f10d2c1e9e35902d
-#   text hash     00d01d91b1d0ecb6
+#   content hash  a2cb2bdb2550a574
+#   text hash     00fe57c39110748f
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

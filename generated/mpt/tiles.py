@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f10d2c1e9e35902d
-#   text hash     061a4019c75450ff
+#   content hash  a2cb2bdb2550a574
+#   text hash     7be50d10ec4421e0
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  902e657fcf6877bc
-#   text hash     d3ed12cb745699f2
+#   content hash  44509fc2286d9393
+#   text hash     3a8569a112a66946
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  902e657fcf6877bc
-#   text hash     3bdd6077f9ab4aed
+#   content hash  44509fc2286d9393
+#   text hash     ba1c37a8ea5c53fe
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  902e657fcf6877bc
-#   text hash     e89645e6399fede9
+#   content hash  44509fc2286d9393
+#   text hash     81e836e17d52e369
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

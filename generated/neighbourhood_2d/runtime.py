@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  b238a43a61da2c97
-#   text hash     e020e386bce2c2bb
+#   content hash  cbeb90a135b41d74
+#   text hash     b670ea16b730c9b4
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -264,11 +264,14 @@ def starter(compiled, grid):
     return start
 
 
-def grid(heads, rows, block, *walked):
-    """A grid of heads of a group, tiles of rows, and groups: what a group's programs walk along stays in the cache."""
+def grid(heads, rows, block, *walked, shares=1):
+    """A grid of heads of a group, tiles of rows, and groups: what a group's programs walk along stays in the cache.
+
+    That is one of so many `shares` of some tensors.
+    """
     tiles = cdiv(rows, block)
     size = sum(x.numel() * x.element_size() for x in walked)
-    most = min(heads * cache_share(walked[0].device) // size, heads)
+    most = min(heads * shares * cache_share(walked[0].device) // size, heads)
     group = next((n for n in range(most, 1, -1) if heads % n == 0), 1)
     # of a grid's axes the first alone takes more than 65535
     if tile_axis(rows, block) == 0:
@@ -488,7 +491,7 @@ def in_gluon(kernel, grid, told):
     # registers of a thread before some groups of warps take over those of others: of three groups, or of two
     three = told["BLOCK_M"] == 192 if forward else told["BLOCK_N"] == 64
     told |= dict(STAGES=told.pop("num_stages"), num_warps=4, maxnreg=128 if three else 168)
-    grid, told = (in_turns if forward else in_parts)(grid, told)
+    grid, told = (in_turns if forward else by_heads)(grid, told)
     for name, x in told.items():
         if isinstance(x, TensorDescriptor):
             block = list(x.block_shape)
@@ -576,22 +579,24 @@ def in_slots(told):
     return (min(multiprocessors(told["q_desc"].base.device), slots * Hq),), told
 
 
-def in_parts(grid, told):
+def by_heads(grid, told):
     """Grid and arguments of a kernel in Gluon whose programs take one tile after the other, out of a portable one's.
 
-    Where there are few, the first tiles of all heads come first, group by group, then the next ones: early tiles have the
-    most to do where late queries see more, so that those that come last have the least. Where there are many, each
-    multiprocessor has one program, which takes the next tile that none has taken; where there are few, or two stages of keys
-    do not fit, each tile has one.
+    Tiles of a group of heads come one after the other, as they read the same queries. Where there are many, each
+    multiprocessor has one program, which takes the next tile that none has taken. Where there are few, or two stages of keys
+    do not fit, each tile has one, and those of the last heads come joined: as many as run at once, or where there are few,
+    and packed sequences come one behind the other, all. Early tiles have the most to do where late queries see more, so that
+    the last to run are those that have the least.
     """
     axis, columns = told["TILE_AXIS"], told["BLOCK_D"]
     tiles, group, groups = grid[axis], grid[1 - axis], grid[2]
     programs = multiprocessors(told["q_desc"].base.device)
-    few = tiles * group * groups < 12 * programs
-    parts = min(4, max(tiles // 2, 1)) if few else 1
-    tiles = cdiv(tiles, parts)
-    items, stages = group * groups * parts * tiles, 1 if few or columns > 64 or told.get("one_stage") else 2
-    told |= dict(group=group, groups=groups, tiles=tiles, items=items, K_STAGES=stages)
+    items, heads = tiles * group * groups, group * groups
+    few = items < 12 * programs
+    stages = 1 if few or columns > 64 or told.get("one_stage") else 2
+    joint = heads if few and "sequences" in told else min(heads, cdiv(programs, tiles * group) * group)
+    joint *= stages == 1
+    told |= dict(group=group, before=heads - joint, joint=joint, tiles=tiles, items=items, K_STAGES=stages)
     return (items if stages == 1 else programs,), told
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  902e657fcf6877bc
-#   text hash     7de3d35639c903ee
+#   content hash  44509fc2286d9393
+#   text hash     7c7e52e673eb1053
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

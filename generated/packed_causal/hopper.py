@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cd93d8e5922cbc7a
-#   text hash     7f8f37e19bd359dd
+#   content hash  4142d61d6bb6bb3a
+#   text hash     1d8ab3254c33841e
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -162,6 +162,13 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
     even = packed.to(gl.uint16).to(dtype, bitcast=True)
     odd = (packed >> 16).to(gl.uint16).to(dtype, bitcast=True)
     return gl.convert_layout(gl.join(even, odd).reshape([packed.shape[0], packed.shape[1] * 2]), WEIGHTS)
+
+
+@gluon.jit
+def of_registers(COLUMNS: gl.constexpr, SCORES: gl.constexpr):
+    """[64, COLUMNS], column - row, less what all registers of a thread have in common: the compiler knows it of each."""
+    column = gl.arange(0, COLUMNS, gl.SliceLayout(0, SCORES)) & ~6
+    return column[None, :] - (gl.arange(0, 64, gl.SliceLayout(1, SCORES)) & 8)[:, None]
 
 
 @gluon.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cd93d8e5922cbc7a
-#   text hash     d923933269c10cc5
+#   content hash  4142d61d6bb6bb3a
+#   text hash     7fa63fb94ee569ad
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 
@@ -36,7 +36,7 @@ def differentiate(
             cache, kernels.backward, (block_m, block_n),
             (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, cu_seqlens_q, cu_seqlens_k, float(scale)),
             grid=lambda: runtime.grid(k.shape[-2], (k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1) * block_n,
-                block_n, q, dout, dq_sum),
+                block_n, q, dout, dq_sum, shares=cu_seqlens_k.shape[0] - 1),
             from_shapes=lambda: dict(
                 q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
                 v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
@@ -54,7 +54,7 @@ def differentiate(
             cache, wide.backward, (block_m, block_n),
             (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, cu_seqlens_q, cu_seqlens_k, float(scale)),
             grid=lambda: runtime.grid(k.shape[-2], (k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1) * block_n,
-                block_n, q, dout, dq_sum),
+                block_n, q, dout, dq_sum, shares=cu_seqlens_k.shape[0] - 1),
             from_shapes=lambda: dict(
                 q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
                 v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),

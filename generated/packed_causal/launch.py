@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cd93d8e5922cbc7a
-#   text hash     2671f3ed26b5a606
+#   content hash  4142d61d6bb6bb3a
+#   text hash     4ea84fed336eaca7
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cd93d8e5922cbc7a
-#   text hash     3cbb3dc03e593aa1
+#   content hash  4142d61d6bb6bb3a
+#   text hash     addffd83c45973e7
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

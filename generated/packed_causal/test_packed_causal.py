@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cd93d8e5922cbc7a
-#   text hash     dec9a17367466e70
+#   content hash  4142d61d6bb6bb3a
+#   text hash     3088100bb0f255fd
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cd93d8e5922cbc7a
-#   text hash     efdd2f018ffc5b5e
+#   content hash  4142d61d6bb6bb3a
+#   text hash     80769cd1f06fa96c
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  110a300aaff1ef76
-#   text hash     a937193135c3ab8d
+#   content hash  2bb617602a96c3e7
+#   text hash     99aef10b9cf971b1
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  110a300aaff1ef76
-#   text hash     173ac188ffe759f8
+#   content hash  2bb617602a96c3e7
+#   text hash     2701fb8da16b2495
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -45,9 +45,10 @@ Symbols
     sum_tile                  the first [64, 64] tile of the sequence and head there
     share_tile                the first one of the queries at hand
     items                     tiles of keys that programs take
-    tiles                     tiles of keys that a head has, or where there are few, those of them that come together
+    tiles                     tiles of keys that a head has
     room                      tiles of a sequence, or one more
-    group, groups             key heads of a group of heads, and how many such groups there are
+    group                     key heads of a group, whose tiles come together
+    before, joint             heads in groups, and those behind them, whose tiles all come together
     place                     the place of a tile in the order in which programs take them; also a place in dq_sum
     taken_ptr                 how many tiles programs have taken beside the first of each
     STAGES                    stages of the buffers of queries and of dout
@@ -207,14 +208,14 @@ def make_dv(
     """Store dV of a program's keys."""
     (
         dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, scale,
-        sequences, tiles, group, groups
+        sequences, tiles, group, before, joint
     ) = for_dv  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128 if BLOCK_DV > 128 else BLOCK_DV, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
-    tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, groups, BLOCK_N)
+    tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, before, joint, BLOCK_N)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
     q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
@@ -267,7 +268,7 @@ def make_dk(
     """Store dK of a program's keys."""
     (
         dk_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, scale,
-        sequences, tiles, group, groups
+        sequences, tiles, group, before, joint
     ) = for_dk  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
@@ -276,7 +277,7 @@ def make_dk(
     REST: gl.constexpr = 64 if D <= 192 else 128
     OUT_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
-    tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, groups, BLOCK_N)
+    tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, before, joint, BLOCK_N)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
     q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
@@ -321,10 +322,10 @@ def make_dq(
     """Add a program's share of dQ to memory."""
     (
         dq_sum_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
-        sequences, tiles, group, groups
+        sequences, tiles, group, before, joint
     ) = for_dq  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
-    tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, groups, BLOCK_N)
+    tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, before, joint, BLOCK_N)
     k_start = tile * BLOCK_N
     q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
     q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
@@ -361,13 +362,14 @@ def make_dq(
         "items",
         "tiles",
         "group",
-        "groups",
+        "before",
+        "joint",
     ]
 )
 def backward(
     q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr,
     cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, sequences,
-    q_rows, items, tiles, group, groups, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    q_rows, items, tiles, group, before, joint, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
@@ -395,19 +397,19 @@ def backward(
     fence_async_shared()
     for_dv = (
         dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, scale,
-        sequences, tiles, group, groups
+        sequences, tiles, group, before, joint
     )  # fmt: skip
     for_dk = (
         dk_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, scale,
-        sequences, tiles, group, groups
+        sequences, tiles, group, before, joint
     )  # fmt: skip
     for_dq = (
         dq_sum_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
-        sequences, tiles, group, groups
+        sequences, tiles, group, before, joint
     )  # fmt: skip
     lengths = (
         lse_ptr, delta_ptr, taken_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total,
-        max_seqlen_k, sequences, q_rows, items, tiles, group, groups
+        max_seqlen_k, sequences, q_rows, items, tiles, group, before, joint
     )  # fmt: skip
     # threads of the first group get the registers that the others leave
     gl.warp_specialize(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  110a300aaff1ef76
-#   text hash     0f2d516e50dc08be
+#   content hash  2bb617602a96c3e7
+#   text hash     e2d42ffce9c22fd4
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

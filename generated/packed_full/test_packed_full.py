@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  110a300aaff1ef76
-#   text hash     cab8ebe48f8161b1
+#   content hash  2bb617602a96c3e7
+#   text hash     92c1b006ce35a1dd
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

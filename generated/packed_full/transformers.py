@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  110a300aaff1ef76
-#   text hash     d610176dbff5a471
+#   content hash  2bb617602a96c3e7
+#   text hash     5632ed8c0cb7ea92
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

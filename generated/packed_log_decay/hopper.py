@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5f4ff25fa8035d4e
-#   text hash     5890cb4f554e1b37
+#   content hash  ab5e1317c6e60ecf
+#   text hash     b59b0c462b8f274b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

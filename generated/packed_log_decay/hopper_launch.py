@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5f4ff25fa8035d4e
-#   text hash     3aca386d352e27be
+#   content hash  ab5e1317c6e60ecf
+#   text hash     f12995d297cb9e42
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 
@@ -35,7 +35,7 @@ def differentiate(
         (q, k, v, dout, dq_sum, in_log_decay_sums, lse, delta, dk, dv, taken, cu_seqlens_q, cu_seqlens_k,
          float(scale), in_log_decay_sums, in_log_decay_k_sum, in_log_decay_q_sum),
         grid=lambda: runtime.grid(k.shape[-2], (k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1) * block_n,
-            block_n, q, dout, dq_sum),
+            block_n, q, dout, dq_sum, shares=cu_seqlens_k.shape[0] - 1),
         from_shapes=lambda: dict(
             q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
             v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),

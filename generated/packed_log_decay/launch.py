@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5f4ff25fa8035d4e
-#   text hash     3b812485d233a498
+#   content hash  ab5e1317c6e60ecf
+#   text hash     2c3851084a4896f3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

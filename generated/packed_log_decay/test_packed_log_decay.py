@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5f4ff25fa8035d4e
-#   text hash     65594149b3b57441
+#   content hash  ab5e1317c6e60ecf
+#   text hash     0ba75cf72b4ed9aa
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5f4ff25fa8035d4e
-#   text hash     2b4bd0f71b51600d
+#   content hash  ab5e1317c6e60ecf
+#   text hash     5e6ad250a7d16b0a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

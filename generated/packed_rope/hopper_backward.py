@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bd8c95a4e68a1068
-#   text hash     dd3d3b714b93d68d
+#   content hash  f2f0d5070d93e4c2
+#   text hash     77bc5231563a7c6f
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -41,10 +41,12 @@ Symbols
     sum_row                   the first row of the sequence and head there
     sum_tile                  the first [64, 64] tile of the sequence and head there
     items                     tiles of keys that programs take
-    tiles                     tiles of keys that a head has, or where there are few, those of them that come together
+    tiles                     tiles of keys that a head has
     slot                      the number of a tile of a head: a packed sequence may have room for one more than it has
     room                      tiles of a sequence, or one more
-    group, groups             key heads of a group, and how many groups there are
+    group                     key heads of a group, whose tiles come together
+    before, joint             heads in groups, and those behind them, whose tiles all come together
+    rest, width               a tile's place behind those of the first heads, and heads of its group
     place                     the place of a tile in the order in which programs take them; also a place in dq_sum
     taken_ptr                 how many tiles programs have taken beside the first of each
     places                    for each stage of keys which tile of which head it is
@@ -96,6 +98,7 @@ from .hopper import (
     hand_on,
     matrix,
     next_place,
+    of_registers,
     store_rows,
 )
 from .kernels import LOG2E, batch_and_head, find_rows, load_tile, query_tiles, unrotate
@@ -166,8 +169,9 @@ def accumulate(
     # [BLOCK_M]
     row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
     q_pos = row + q_begin
-    distance = apart(q_pos[None, :] - k_pos[:, None])
-    keep = distance >= 0  # causal
+    near = of_registers(BLOCK_M, SCORES)
+    far = apart(near - (q_pos[None, :] - k_pos[:, None]))
+    keep = near >= far  # causal
     p = tl.where(keep, p, 0.0)
     dp = warpgroup_mma_wait(0, [weighing])
     # [BLOCK_M]
@@ -211,7 +215,7 @@ def work(
     """Store dK and dV of 64 keys of each tile that this program takes."""
     (
         dk_ptr, dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
-        Hq, scale, sequences, tiles, group, groups
+        Hq, scale, sequences, tiles, group, before, joint
     ) = arguments  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     kv_free, places = turns
@@ -225,7 +229,7 @@ def work(
     if K_STAGES > 1:
         tile, b, kv_h = next_place(begun, kv_ready, places, K_STAGES)
     else:
-        tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, groups, BLOCK_N)
+        tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, before, joint, BLOCK_N)
     while tile >= 0:
         stage = begun % K_STAGES
         Hkv = Hq // GROUP
@@ -331,10 +335,14 @@ def load_queries(
 
 
 @gluon.jit
-def place_of(place, cu_seqlens_k_ptr, sequences, tiles, group, groups, BLOCK_N: tl.constexpr):
+def place_of(place, cu_seqlens_k_ptr, sequences, tiles, group, before, joint, BLOCK_N: tl.constexpr):
     """The tile of keys at a place in the order of all tiles, its sequence and its key head."""
-    head = place % group + place // (group * tiles) % groups * group
-    slot = place // group % tiles + place // (group * tiles * groups) * tiles
+    rest = place - before * tiles  # from 0 on the last heads' tiles, joined in one group
+    place = tl.where(rest < 0, place, rest)
+    width = tl.where(rest < 0, group, joint)
+    first = place // (width * tiles) * width + tl.where(rest < 0, 0, before)
+    head = first + place % width
+    slot = place // width % tiles
     b, tile = find_tile(cu_seqlens_k_ptr, slot, sequences, BLOCK_N)
     return tile, b, head
 
@@ -348,7 +356,7 @@ def load_tiles(
     """Copy the tiles of keys, values and queries that the workers need, in their order."""
     (
         lse_ptr, delta_ptr, taken_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total,
-        max_seqlen_k, sequences, q_rows, items, tiles, group, groups
+        max_seqlen_k, sequences, q_rows, items, tiles, group, before, joint
     ) = lengths  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     at = 0  # tiles of queries so far
@@ -356,7 +364,7 @@ def load_tiles(
     ends = 0  # ends of sequences so far
     place = tl.program_id(0)
     while place < items:
-        tile, b, kv_h = place_of(place, cu_seqlens_k_ptr, sequences, tiles, group, groups, BLOCK_N)
+        tile, b, kv_h = place_of(place, cu_seqlens_k_ptr, sequences, tiles, group, before, joint, BLOCK_N)
         k_start = tile * BLOCK_N
         q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
         q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
@@ -428,13 +436,14 @@ def load_tiles(
         "items",
         "tiles",
         "group",
-        "groups",
+        "before",
+        "joint",
     ]
 )
 def backward(
     q_desc, k_desc, v_desc, dout_desc, dq_sum_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr,
     cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, sequences,
-    q_rows, items, tiles, group, groups, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    q_rows, items, tiles, group, before, joint, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
@@ -466,11 +475,11 @@ def backward(
     fence_async_shared()
     arguments = (
         dk_ptr, dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
-        Hq, scale, sequences, tiles, group, groups
+        Hq, scale, sequences, tiles, group, before, joint
     )  # fmt: skip
     lengths = (
         lse_ptr, delta_ptr, taken_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total,
-        max_seqlen_k, sequences, q_rows, items, tiles, group, groups
+        max_seqlen_k, sequences, q_rows, items, tiles, group, before, joint
     )  # fmt: skip
     # a worker's threads get the registers that the loader leaves
     gl.warp_specialize(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bd8c95a4e68a1068
-#   text hash     bbd29a6bdec46bcd
+#   content hash  f2f0d5070d93e4c2
+#   text hash     72dd0c899fb2f403
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 
@@ -36,7 +36,7 @@ def differentiate(
             cache, kernels.backward, (block_m, block_n),
             (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, cu_seqlens_q, cu_seqlens_k, float(scale)),
             grid=lambda: runtime.grid(k.shape[-2], (k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1) * block_n,
-                block_n, q, dout, dq_sum),
+                block_n, q, dout, dq_sum, shares=cu_seqlens_k.shape[0] - 1),
             from_shapes=lambda: dict(
                 q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
                 v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
@@ -54,7 +54,7 @@ def differentiate(
             cache, wide.backward, (block_m, block_n),
             (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, cu_seqlens_q, cu_seqlens_k, float(scale)),
             grid=lambda: runtime.grid(k.shape[-2], (k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1) * block_n,
-                block_n, q, dout, dq_sum),
+                block_n, q, dout, dq_sum, shares=cu_seqlens_k.shape[0] - 1),
             from_shapes=lambda: dict(
                 q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
                 v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bd8c95a4e68a1068
-#   text hash     f2546d3bc0e43177
+#   content hash  f2f0d5070d93e4c2
+#   text hash     0f2740fe44e71350
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -45,9 +45,10 @@ Symbols
     sum_tile                  the first [64, 64] tile of the sequence and head there
     share_tile                the first one of the queries at hand
     items                     tiles of keys that programs take
-    tiles                     tiles of keys that a head has, or where there are few, those of them that come together
+    tiles                     tiles of keys that a head has
     room                      tiles of a sequence, or one more
-    group, groups             key heads of a group of heads, and how many such groups there are
+    group                     key heads of a group, whose tiles come together
+    before, joint             heads in groups, and those behind them, whose tiles all come together
     place                     the place of a tile in the order in which programs take them; also a place in dq_sum
     taken_ptr                 how many tiles programs have taken beside the first of each
     STAGES                    stages of the buffers of queries and of dout
@@ -211,14 +212,14 @@ def make_dv(
     """Store dV of a program's keys."""
     (
         dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, scale,
-        sequences, tiles, group, groups
+        sequences, tiles, group, before, joint
     ) = for_dv  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128 if BLOCK_DV > 128 else BLOCK_DV, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
-    tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, groups, BLOCK_N)
+    tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, before, joint, BLOCK_N)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
     q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
@@ -272,7 +273,7 @@ def make_dk(
     """Store dK of a program's keys."""
     (
         dk_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, scale,
-        sequences, tiles, group, groups
+        sequences, tiles, group, before, joint
     ) = for_dk  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
@@ -281,7 +282,7 @@ def make_dk(
     REST: gl.constexpr = 64 if D <= 192 else 128
     OUT_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
-    tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, groups, BLOCK_N)
+    tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, before, joint, BLOCK_N)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
     q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
@@ -329,10 +330,10 @@ def make_dq(
     """Add a program's share of dQ to memory."""
     (
         dq_sum_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
-        sequences, tiles, group, groups
+        sequences, tiles, group, before, joint
     ) = for_dq  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
-    tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, groups, BLOCK_N)
+    tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, before, joint, BLOCK_N)
     k_start = tile * BLOCK_N
     q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
     q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
@@ -372,13 +373,14 @@ def make_dq(
         "items",
         "tiles",
         "group",
-        "groups",
+        "before",
+        "joint",
     ]
 )
 def backward(
     q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr,
     cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, sequences,
-    q_rows, items, tiles, group, groups, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    q_rows, items, tiles, group, before, joint, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
@@ -406,19 +408,19 @@ def backward(
     fence_async_shared()
     for_dv = (
         dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, scale,
-        sequences, tiles, group, groups
+        sequences, tiles, group, before, joint
     )  # fmt: skip
     for_dk = (
         dk_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, scale,
-        sequences, tiles, group, groups
+        sequences, tiles, group, before, joint
     )  # fmt: skip
     for_dq = (
         dq_sum_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
-        sequences, tiles, group, groups
+        sequences, tiles, group, before, joint
     )  # fmt: skip
     lengths = (
         lse_ptr, delta_ptr, taken_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total,
-        max_seqlen_k, sequences, q_rows, items, tiles, group, groups
+        max_seqlen_k, sequences, q_rows, items, tiles, group, before, joint
     )  # fmt: skip
     # threads of the first group get the registers that the others leave
     gl.warp_specialize(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bd8c95a4e68a1068
-#   text hash     96be7696eb59cd5f
+#   content hash  f2f0d5070d93e4c2
+#   text hash     570583926d946a14
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bd8c95a4e68a1068
-#   text hash     a10625834c1281b4
+#   content hash  f2f0d5070d93e4c2
+#   text hash     be3cae8eae679cc8
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

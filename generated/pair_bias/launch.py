@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7477d13be63dfaff
-#   text hash     be10d9aa403af883
+#   content hash  5bc13de276b49814
+#   text hash     ece322fc5716ad19
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

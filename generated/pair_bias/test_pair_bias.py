@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7477d13be63dfaff
-#   text hash     8d5658f35750e2f2
+#   content hash  5bc13de276b49814
+#   text hash     d1680a0f542e840c
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

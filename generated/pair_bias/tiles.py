@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7477d13be63dfaff
-#   text hash     f95037797bcf6455
+#   content hash  5bc13de276b49814
+#   text hash     0b6e97f42359bd10
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

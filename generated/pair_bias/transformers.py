@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7477d13be63dfaff
-#   text hash     bc0ec7c0cf3a3532
+#   content hash  5bc13de276b49814
+#   text hash     3d4282b2a2da75e2
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

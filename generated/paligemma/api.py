@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  47bc38bec15bd038
-#   text hash     b8080743265422d3
+#   content hash  e4ffa397d8f91b42
+#   text hash     a38205ed05cf1206
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  47bc38bec15bd038
-#   text hash     16536da4ad80666c
+#   content hash  e4ffa397d8f91b42
+#   text hash     ad22b85afde076d3
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

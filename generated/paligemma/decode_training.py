@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  47bc38bec15bd038
-#   text hash     c2c9f72790cbce3d
+#   content hash  e4ffa397d8f91b42
+#   text hash     c7f87069d7c33f77
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  47bc38bec15bd038
-#   text hash     e40adb73a0b68e5b
+#   content hash  e4ffa397d8f91b42
+#   text hash     f7f5361184e12994
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

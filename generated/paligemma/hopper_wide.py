@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  47bc38bec15bd038
-#   text hash     a52b8a6035fad0f3
+#   content hash  e4ffa397d8f91b42
+#   text hash     5870fb98981ed660
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -45,8 +45,9 @@ Symbols
     sum_tile                  the first [64, 64] tile of the batch entry and head there
     share_tile                the first one of the queries at hand
     items                     tiles of keys that programs take
-    tiles                     tiles of keys that a head has, or where there are few, those of them that come together
-    group, groups             key heads of a group of heads, and how many such groups there are
+    tiles                     tiles of keys that a head has
+    group                     key heads of a group, whose tiles come together
+    before, joint             heads in groups, and those behind them, whose tiles all come together
     place                     the place of a tile in the order in which programs take them; also a place in dq_sum
     taken_ptr                 how many tiles programs have taken beside the first of each
     STAGES                    stages of the buffers of queries and of dout
@@ -209,14 +210,14 @@ def make_dv(
     """Store dV of a program's keys."""
     (
         dv_ptr, q_total, k_total, Hq, scale, in_prefix_len_ptr, in_prefix_len_stride_batch, tiles, group,
-        groups
+        before, joint
     ) = for_dv  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128 if BLOCK_DV > 128 else BLOCK_DV, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
-    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
+    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, before, joint)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
     q_offset, q_len = 0, q_total
@@ -264,7 +265,7 @@ def make_dk(
     """Store dK of a program's keys."""
     (
         dk_ptr, q_total, k_total, Hq, scale, in_prefix_len_ptr, in_prefix_len_stride_batch, tiles, group,
-        groups
+        before, joint
     ) = for_dk  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
@@ -273,7 +274,7 @@ def make_dk(
     REST: gl.constexpr = 64 if D <= 192 else 128
     OUT_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
-    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
+    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, before, joint)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
     q_offset, q_len = 0, q_total
@@ -315,10 +316,10 @@ def make_dq(
     """Add a program's share of dQ to memory."""
     (
         dq_sum_ptr, q_total, k_total, Hq, in_prefix_len_ptr, in_prefix_len_stride_batch, tiles, group,
-        groups
+        before, joint
     ) = for_dq  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
-    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
+    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, before, joint)
     k_start = tile * BLOCK_N
     q_offset, q_len = 0, q_total
     k_offset, k_len = 0, k_total
@@ -342,10 +343,10 @@ def make_dq(
                 )  # fmt: skip
 
 
-@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "groups"])
+@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "before", "joint"])
 def backward(
     q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, scale,
-    in_prefix_len_ptr, q_total, k_total, Hq, in_prefix_len_stride_batch, items, tiles, group, groups,
+    in_prefix_len_ptr, q_total, k_total, Hq, in_prefix_len_stride_batch, items, tiles, group, before, joint,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
@@ -372,19 +373,19 @@ def backward(
     fence_async_shared()
     for_dv = (
         dv_ptr, q_total, k_total, Hq, scale, in_prefix_len_ptr, in_prefix_len_stride_batch, tiles, group,
-        groups
+        before, joint
     )  # fmt: skip
     for_dk = (
         dk_ptr, q_total, k_total, Hq, scale, in_prefix_len_ptr, in_prefix_len_stride_batch, tiles, group,
-        groups
+        before, joint
     )  # fmt: skip
     for_dq = (
         dq_sum_ptr, q_total, k_total, Hq, in_prefix_len_ptr, in_prefix_len_stride_batch, tiles, group,
-        groups
+        before, joint
     )  # fmt: skip
     lengths = (
         lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, in_prefix_len_ptr, in_prefix_len_stride_batch,
-        items, tiles, group, groups
+        items, tiles, group, before, joint
     )  # fmt: skip
     # threads of the first group get the registers that the others leave
     gl.warp_specialize(

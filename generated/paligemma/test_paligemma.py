@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  47bc38bec15bd038
-#   text hash     b65cbf97ae3d6ea8
+#   content hash  e4ffa397d8f91b42
+#   text hash     2ba86ba8004cfbe7
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  73971463730c39ea
-#   text hash     558fa119b33a9326
+#   content hash  929598cb5c2d85d6
+#   text hash     8deeae4c2962b67c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  73971463730c39ea
-#   text hash     2deccc72861b7b46
+#   content hash  929598cb5c2d85d6
+#   text hash     620edd287edfe44d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

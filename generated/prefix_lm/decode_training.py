@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  73971463730c39ea
-#   text hash     17be22c8274fbee0
+#   content hash  929598cb5c2d85d6
+#   text hash     9726f6abd2d0202d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

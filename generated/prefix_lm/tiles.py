@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  73971463730c39ea
-#   text hash     29d9cd123cff82b6
+#   content hash  929598cb5c2d85d6
+#   text hash     366916b106d49ba8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  24f4163157b6187e
-#   text hash     3ce322469058991b
+#   content hash  cd6ae5884a432718
+#   text hash     7de9384400c089e7
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  24f4163157b6187e
-#   text hash     2069196266e3555a
+#   content hash  cd6ae5884a432718
+#   text hash     1c688f089f6af802
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  24f4163157b6187e
-#   text hash     4ff7c309c35ffa06
+#   content hash  cd6ae5884a432718
+#   text hash     e4acfaa61303dfe6
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

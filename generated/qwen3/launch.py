@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  24f4163157b6187e
-#   text hash     ca7a5d3a26e7577c
+#   content hash  cd6ae5884a432718
+#   text hash     17ad7c88ab8cc480
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  24f4163157b6187e
-#   text hash     bf9e41e56df7d132
+#   content hash  cd6ae5884a432718
+#   text hash     3e13cf44dbfe5035
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  552e8373c2f228c4
-#   text hash     9ae59ab415746f2f
+#   content hash  a664690435c14876
+#   text hash     ac239603d8aea0c1
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  552e8373c2f228c4
-#   text hash     38d7ede0a8a458c6
+#   content hash  a664690435c14876
+#   text hash     b17ab172e40f569c
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

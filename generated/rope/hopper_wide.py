@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  552e8373c2f228c4
-#   text hash     e14d86959a92818d
+#   content hash  a664690435c14876
+#   text hash     c09a5c9fe6b4c567
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -45,8 +45,9 @@ Symbols
     sum_tile                  the first [64, 64] tile of the batch entry and head there
     share_tile                the first one of the queries at hand
     items                     tiles of keys that programs take
-    tiles                     tiles of keys that a head has, or where there are few, those of them that come together
-    group, groups             key heads of a group of heads, and how many such groups there are
+    tiles                     tiles of keys that a head has
+    group                     key heads of a group, whose tiles come together
+    before, joint             heads in groups, and those behind them, whose tiles all come together
     place                     the place of a tile in the order in which programs take them; also a place in dq_sum
     taken_ptr                 how many tiles programs have taken beside the first of each
     STAGES                    stages of the buffers of queries and of dout
@@ -206,13 +207,13 @@ def make_dv(
     D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr
 ):  # fmt: skip
     """Store dV of a program's keys."""
-    dv_ptr, q_total, k_total, Hq, scale, tiles, group, groups = for_dv
+    dv_ptr, q_total, k_total, Hq, scale, tiles, group, before, joint = for_dv
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128 if BLOCK_DV > 128 else BLOCK_DV, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
-    tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, groups)
+    tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, before, joint)
     k_start = tile * BLOCK_N
     q_offset, q_len = 0, q_total
     k_offset, k_len = 0, k_total
@@ -255,7 +256,7 @@ def make_dk(
     D: tl.constexpr, BLOCK_D: tl.constexpr
 ):  # fmt: skip
     """Store dK of a program's keys."""
-    dk_ptr, q_total, k_total, Hq, scale, tiles, group, groups = for_dk
+    dk_ptr, q_total, k_total, Hq, scale, tiles, group, before, joint = for_dk
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
@@ -263,7 +264,7 @@ def make_dk(
     REST: gl.constexpr = 64 if D <= 192 else 128
     OUT_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
-    tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, groups)
+    tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, before, joint)
     k_start = tile * BLOCK_N
     q_offset, q_len = 0, q_total
     k_offset, k_len = 0, k_total
@@ -300,9 +301,9 @@ def make_dq(
     for_dq, keys, exchange, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, D: tl.constexpr
 ):  # fmt: skip
     """Add a program's share of dQ to memory."""
-    dq_sum_ptr, q_total, k_total, Hq, tiles, group, groups = for_dq
+    dq_sum_ptr, q_total, k_total, Hq, tiles, group, before, joint = for_dq
     k_buffer, v_buffer, kv_ready = keys
-    tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, groups)
+    tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, before, joint)
     k_start = tile * BLOCK_N
     q_offset, q_len = 0, q_total
     k_offset, k_len = 0, k_total
@@ -322,10 +323,10 @@ def make_dq(
             )  # fmt: skip
 
 
-@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "groups"])
+@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "before", "joint"])
 def backward(
     q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, scale, q_total,
-    k_total, Hq, items, tiles, group, groups, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    k_total, Hq, items, tiles, group, before, joint, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr,
     K_STAGES: tl.constexpr
 ):  # fmt: skip
@@ -350,10 +351,10 @@ def backward(
         weights, barriers(1, 1).index(0), barriers(1, 1).index(0), factors, barriers(2, 1), barriers(2, 1)
     )  # fmt: skip
     fence_async_shared()
-    for_dv = (dv_ptr, q_total, k_total, Hq, scale, tiles, group, groups)
-    for_dk = (dk_ptr, q_total, k_total, Hq, scale, tiles, group, groups)
-    for_dq = (dq_sum_ptr, q_total, k_total, Hq, tiles, group, groups)
-    lengths = (lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, groups)
+    for_dv = (dv_ptr, q_total, k_total, Hq, scale, tiles, group, before, joint)
+    for_dk = (dk_ptr, q_total, k_total, Hq, scale, tiles, group, before, joint)
+    for_dq = (dq_sum_ptr, q_total, k_total, Hq, tiles, group, before, joint)
+    lengths = (lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, before, joint)
     # threads of the first group get the registers that the others leave
     gl.warp_specialize(
         [

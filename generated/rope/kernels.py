@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  552e8373c2f228c4
-#   text hash     dda849653e2c5f82
+#   content hash  a664690435c14876
+#   text hash     81d64d305dfded9d
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

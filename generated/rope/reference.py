@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  552e8373c2f228c4
-#   text hash     dc2e724cff8abc81
+#   content hash  a664690435c14876
+#   text hash     8e10052a422cc68d
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  552e8373c2f228c4
-#   text hash     d71d145fe7320adc
+#   content hash  a664690435c14876
+#   text hash     beab68a55931e8ea
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

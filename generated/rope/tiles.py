@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  552e8373c2f228c4
-#   text hash     a9837f3615870e65
+#   content hash  a664690435c14876
+#   text hash     7432f3198b83ff43
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  664f9192b14db357
-#   text hash     df79ee42a41f1c74
+#   content hash  256b110196269361
+#   text hash     da2eb5e718a4798e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -126,6 +126,13 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
     even = packed.to(gl.uint16).to(dtype, bitcast=True)
     odd = (packed >> 16).to(gl.uint16).to(dtype, bitcast=True)
     return gl.convert_layout(gl.join(even, odd).reshape([packed.shape[0], packed.shape[1] * 2]), WEIGHTS)
+
+
+@gluon.jit
+def of_registers(COLUMNS: gl.constexpr, SCORES: gl.constexpr):
+    """[64, COLUMNS], column - row, less what all registers of a thread have in common: the compiler knows it of each."""
+    column = gl.arange(0, COLUMNS, gl.SliceLayout(0, SCORES)) & ~6
+    return column[None, :] - (gl.arange(0, 64, gl.SliceLayout(1, SCORES)) & 8)[:, None]
 
 
 @gluon.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  664f9192b14db357
-#   text hash     9cdcfee2051d58b3
+#   content hash  256b110196269361
+#   text hash     3fca6b76d35e7562
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  664f9192b14db357
-#   text hash     74dd87948f1a2784
+#   content hash  256b110196269361
+#   text hash     363c5ffd2d01e6bb
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  664f9192b14db357
-#   text hash     678771c4c9634083
+#   content hash  256b110196269361
+#   text hash     3192c505c064d408
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

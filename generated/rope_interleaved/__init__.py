@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d93a1d3db7742bef
-#   text hash     cc15b73e910349b7
+#   content hash  5cc2ed9de47e5bca
+#   text hash     6cb3da6466cfd72c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d93a1d3db7742bef
-#   text hash     9cf03c4f014a99f6
+#   content hash  5cc2ed9de47e5bca
+#   text hash     e506a0e94cae3116
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d93a1d3db7742bef
-#   text hash     bcdf6fa83c2af5d0
+#   content hash  5cc2ed9de47e5bca
+#   text hash     cdad4781cecb758c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d93a1d3db7742bef
-#   text hash     c386734d433b36a9
+#   content hash  5cc2ed9de47e5bca
+#   text hash     e8a36599d602ed9c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d93a1d3db7742bef
-#   text hash     5e4d34f78921131c
+#   content hash  5cc2ed9de47e5bca
+#   text hash     b6cfbab6c7fcbd6b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  dc48125dfbf0a4c3
-#   text hash     92393e0fa21f02d8
+#   content hash  2d99abda1f5067d1
+#   text hash     d41788a7e0ba156c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  dc48125dfbf0a4c3
-#   text hash     16811ebe189eafce
+#   content hash  2d99abda1f5067d1
+#   text hash     6c01fe6436060e59
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

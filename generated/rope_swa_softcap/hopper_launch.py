@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  dc48125dfbf0a4c3
-#   text hash     9bc013dcc15b6fcb
+#   content hash  2d99abda1f5067d1
+#   text hash     61ff3fc4ae3faa4f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  dc48125dfbf0a4c3
-#   text hash     034f132c993288eb
+#   content hash  2d99abda1f5067d1
+#   text hash     010a8728c1bb9ae2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -45,8 +45,9 @@ Symbols
     sum_tile                  the first [64, 64] tile of the batch entry and head there
     share_tile                the first one of the queries at hand
     items                     tiles of keys that programs take
-    tiles                     tiles of keys that a head has, or where there are few, those of them that come together
-    group, groups             key heads of a group of heads, and how many such groups there are
+    tiles                     tiles of keys that a head has
+    group                     key heads of a group, whose tiles come together
+    before, joint             heads in groups, and those behind them, whose tiles all come together
     place                     the place of a tile in the order in which programs take them; also a place in dq_sum
     taken_ptr                 how many tiles programs have taken beside the first of each
     STAGES                    stages of the buffers of queries and of dout
@@ -214,13 +215,13 @@ def make_dv(
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr
 ):  # fmt: skip
     """Store dV of a program's keys."""
-    dv_ptr, q_total, k_total, Hq, scale, tiles, group, groups = for_dv
+    dv_ptr, q_total, k_total, Hq, scale, tiles, group, before, joint = for_dv
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128 if BLOCK_DV > 128 else BLOCK_DV, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
-    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
+    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, before, joint)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
     q_offset, q_len = 0, q_total
@@ -264,7 +265,7 @@ def make_dk(
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr
 ):  # fmt: skip
     """Store dK of a program's keys."""
-    dk_ptr, q_total, k_total, Hq, scale, tiles, group, groups = for_dk
+    dk_ptr, q_total, k_total, Hq, scale, tiles, group, before, joint = for_dk
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
@@ -272,7 +273,7 @@ def make_dk(
     REST: gl.constexpr = 64 if D <= 192 else 128
     OUT_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
-    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
+    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, before, joint)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
     q_offset, q_len = 0, q_total
@@ -311,9 +312,9 @@ def make_dq(
     for_dq, keys, exchange, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr
 ):  # fmt: skip
     """Add a program's share of dQ to memory."""
-    dq_sum_ptr, q_total, k_total, Hq, tiles, group, groups = for_dq
+    dq_sum_ptr, q_total, k_total, Hq, tiles, group, before, joint = for_dq
     k_buffer, v_buffer, kv_ready = keys
-    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
+    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, before, joint)
     k_start = tile * BLOCK_N
     q_offset, q_len = 0, q_total
     k_offset, k_len = 0, k_total
@@ -336,10 +337,10 @@ def make_dq(
                 )  # fmt: skip
 
 
-@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "groups"])
+@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "before", "joint"])
 def backward(
     q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, scale, q_total,
-    k_total, Hq, items, tiles, group, groups, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    k_total, Hq, items, tiles, group, before, joint, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
@@ -364,10 +365,10 @@ def backward(
         weights, barriers(1, 1).index(0), barriers(1, 1).index(0), factors, barriers(2, 1), barriers(2, 1)
     )  # fmt: skip
     fence_async_shared()
-    for_dv = (dv_ptr, q_total, k_total, Hq, scale, tiles, group, groups)
-    for_dk = (dk_ptr, q_total, k_total, Hq, scale, tiles, group, groups)
-    for_dq = (dq_sum_ptr, q_total, k_total, Hq, tiles, group, groups)
-    lengths = (lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, groups)
+    for_dv = (dv_ptr, q_total, k_total, Hq, scale, tiles, group, before, joint)
+    for_dk = (dk_ptr, q_total, k_total, Hq, scale, tiles, group, before, joint)
+    for_dq = (dq_sum_ptr, q_total, k_total, Hq, tiles, group, before, joint)
+    lengths = (lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, before, joint)
     # threads of the first group get the registers that the others leave
     gl.warp_specialize(
         [

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  dc48125dfbf0a4c3
-#   text hash     4407a4f22b02e292
+#   content hash  2d99abda1f5067d1
+#   text hash     091b0957a1ce3136
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  dc48125dfbf0a4c3
-#   text hash     c88b3a9fc3cbbc12
+#   content hash  2d99abda1f5067d1
+#   text hash     f0c4ff29c5712cd7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

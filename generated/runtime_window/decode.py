@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4fbea1fe4c61b0e5
-#   text hash     dafb94062d2236b6
+#   content hash  58d9f50b29eddb9b
+#   text hash     b597e429fe2d5218
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

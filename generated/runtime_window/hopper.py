@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4fbea1fe4c61b0e5
-#   text hash     0b63392c9e7f719d
+#   content hash  58d9f50b29eddb9b
+#   text hash     1743a688b71276c4
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4fbea1fe4c61b0e5
-#   text hash     1797623a504c7f61
+#   content hash  58d9f50b29eddb9b
+#   text hash     d10ab79a507612a2
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

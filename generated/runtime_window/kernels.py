@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4fbea1fe4c61b0e5
-#   text hash     fd73ec6dbb6aaf98
+#   content hash  58d9f50b29eddb9b
+#   text hash     e7b0dde59a91e15c
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

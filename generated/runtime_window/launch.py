@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4fbea1fe4c61b0e5
-#   text hash     4642df8ff63d7b10
+#   content hash  58d9f50b29eddb9b
+#   text hash     9ea2e6ad28412e7b
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

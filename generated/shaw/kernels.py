@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bfd4076420b28f8d
-#   text hash     4fd12b06183d1393
+#   content hash  a6d78c91ac9f2fed
+#   text hash     850e9b8745293bce
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bfd4076420b28f8d
-#   text hash     5aec0294d68854aa
+#   content hash  a6d78c91ac9f2fed
+#   text hash     2fe859b8dfc596a5
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bfd4076420b28f8d
-#   text hash     790d99aaa6e850ad
+#   content hash  a6d78c91ac9f2fed
+#   text hash     3cee782369fbf97a
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  83116fd8395bb73f
-#   text hash     2dcb350156711cd0
+#   content hash  19d90343fb12d3cc
+#   text hash     3daba7c3999fba5a
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

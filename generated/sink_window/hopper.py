@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  83116fd8395bb73f
-#   text hash     d8c7df4619d54950
+#   content hash  19d90343fb12d3cc
+#   text hash     6ddec50968cbaf49
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

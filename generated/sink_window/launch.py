@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  83116fd8395bb73f
-#   text hash     46993b87541c5904
+#   content hash  19d90343fb12d3cc
+#   text hash     8e9fd14aa2572d93
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  83116fd8395bb73f
-#   text hash     f55afabdc2c72f73
+#   content hash  19d90343fb12d3cc
+#   text hash     de526db5f308a87f
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

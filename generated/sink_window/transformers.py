@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  83116fd8395bb73f
-#   text hash     6234779591f5b5be
+#   content hash  19d90343fb12d3cc
+#   text hash     5ccc7f3e3404371e
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

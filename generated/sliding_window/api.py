@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  eb81cad825f4a63f
-#   text hash     1b1309f81e093b3a
+#   content hash  acf5f4665e8525f0
+#   text hash     a66ae6cc310a2b14
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  eb81cad825f4a63f
-#   text hash     177b6a3ef0e86397
+#   content hash  acf5f4665e8525f0
+#   text hash     e4ad46d2da8fd343
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  eb81cad825f4a63f
-#   text hash     865b15db4a19c898
+#   content hash  acf5f4665e8525f0
+#   text hash     91f2dbb063518b47
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

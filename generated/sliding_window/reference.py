@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  eb81cad825f4a63f
-#   text hash     646f60113defabf0
+#   content hash  acf5f4665e8525f0
+#   text hash     7dcf6d00c4cbf84d
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

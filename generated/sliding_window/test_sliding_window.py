@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  eb81cad825f4a63f
-#   text hash     abe2dd6e86287a1d
+#   content hash  acf5f4665e8525f0
+#   text hash     fd3644f418e9d168
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

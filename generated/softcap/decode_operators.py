@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2a29179d8748a148
-#   text hash     eba04d71b024d260
+#   content hash  16fefc320edac48d
+#   text hash     7d190dbade025377
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

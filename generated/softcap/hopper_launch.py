@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2a29179d8748a148
-#   text hash     85a77ababa8bd810
+#   content hash  16fefc320edac48d
+#   text hash     ba329c0c5ddcd90f
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

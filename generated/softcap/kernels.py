@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2a29179d8748a148
-#   text hash     3a79171536c4fbd1
+#   content hash  16fefc320edac48d
+#   text hash     50fec8f69c89c344
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

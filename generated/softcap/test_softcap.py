@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2a29179d8748a148
-#   text hash     bbf7711f3e4d2d08
+#   content hash  16fefc320edac48d
+#   text hash     2c7328209579aa89
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

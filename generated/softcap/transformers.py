@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2a29179d8748a148
-#   text hash     3477b4ebc8469a01
+#   content hash  16fefc320edac48d
+#   text hash     d4e90d431cda166c
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

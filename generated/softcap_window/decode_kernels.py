@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6b70e17ad82a247a
-#   text hash     0f50919c32ef246d
+#   content hash  71d738c6cfc4372a
+#   text hash     42c4088097606056
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

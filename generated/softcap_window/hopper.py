@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6b70e17ad82a247a
-#   text hash     9f77ae56a3f62522
+#   content hash  71d738c6cfc4372a
+#   text hash     2837b244832a2941
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6b70e17ad82a247a
-#   text hash     7fe11b3f676b1d6a
+#   content hash  71d738c6cfc4372a
+#   text hash     b83cc1ed84015a11
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

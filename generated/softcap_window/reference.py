@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6b70e17ad82a247a
-#   text hash     403c6f0e0f5d6228
+#   content hash  71d738c6cfc4372a
+#   text hash     903f87abe8fd0696
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6b70e17ad82a247a
-#   text hash     8bfb8aa9277c6736
+#   content hash  71d738c6cfc4372a
+#   text hash     49d0af81a4853384
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  08f9a120385f24e0
-#   text hash     f40f35bf3a379569
+#   content hash  fd758a8bf12c33b8
+#   text hash     f53a71bc3e3f8de7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  08f9a120385f24e0
-#   text hash     eb7970c2932dccd8
+#   content hash  fd758a8bf12c33b8
+#   text hash     8a34d61811705302
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  08f9a120385f24e0
-#   text hash     4013ce3f6d808b7e
+#   content hash  fd758a8bf12c33b8
+#   text hash     39ddf131832017bc
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

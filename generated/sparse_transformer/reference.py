@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  08f9a120385f24e0
-#   text hash     a452701d63473142
+#   content hash  fd758a8bf12c33b8
+#   text hash     3b398cc46642c3bf
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

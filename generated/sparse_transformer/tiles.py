@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  08f9a120385f24e0
-#   text hash     462cfd6f23cd5fed
+#   content hash  fd758a8bf12c33b8
+#   text hash     8f7d93dae42ff1aa
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  191cea22c78b6094
-#   text hash     dbcd654d1eadd69e
+#   content hash  e4525967a68f1765
+#   text hash     512e2a9f00abeda9
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  191cea22c78b6094
-#   text hash     c4598a95ec78e21a
+#   content hash  e4525967a68f1765
+#   text hash     72e910bc01ae0a20
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

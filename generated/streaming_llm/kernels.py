@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  191cea22c78b6094
-#   text hash     f88e46f9f925baa7
+#   content hash  e4525967a68f1765
+#   text hash     a2ad7bd04da61cea
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

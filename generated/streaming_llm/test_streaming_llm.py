@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  191cea22c78b6094
-#   text hash     f578ba40f35a2b6f
+#   content hash  e4525967a68f1765
+#   text hash     815c11412e4d8f06
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  191cea22c78b6094
-#   text hash     893ccfa8f4ee71c3
+#   content hash  e4525967a68f1765
+#   text hash     5ada6bdc4d701249
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

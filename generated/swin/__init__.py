@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ee01968871e4412f
-#   text hash     f4b4ac0dd4970e71
+#   content hash  d522a65f48ec9d5b
+#   text hash     f392e2503445a8f8
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ee01968871e4412f
-#   text hash     2f86d0e1e9850703
+#   content hash  d522a65f48ec9d5b
+#   text hash     df39abf9e034d353
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

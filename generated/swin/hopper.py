@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ee01968871e4412f
-#   text hash     af40a53a5bb9b73c
+#   content hash  d522a65f48ec9d5b
+#   text hash     4b3b37e6d9d891c2
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

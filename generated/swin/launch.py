@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ee01968871e4412f
-#   text hash     67dcfbc236ab4bd5
+#   content hash  d522a65f48ec9d5b
+#   text hash     38ba4d2434454d7a
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ee01968871e4412f
-#   text hash     0ac4f63a55288b27
+#   content hash  d522a65f48ec9d5b
+#   text hash     49ad3ff606cf8189
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

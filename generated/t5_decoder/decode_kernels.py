@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  573f54fd134f6cc3
-#   text hash     a398861147a70c2f
+#   content hash  6c505866420f87d5
+#   text hash     cf5ec5ff04f0600c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  573f54fd134f6cc3
-#   text hash     a30901fbd6b93dbd
+#   content hash  6c505866420f87d5
+#   text hash     c5fe9137d44aa447
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

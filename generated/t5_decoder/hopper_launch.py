@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  573f54fd134f6cc3
-#   text hash     145af3d971486fa4
+#   content hash  6c505866420f87d5
+#   text hash     43243f20a0050b52
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

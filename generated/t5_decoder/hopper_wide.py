@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  573f54fd134f6cc3
-#   text hash     aea790d9a1d0e04b
+#   content hash  6c505866420f87d5
+#   text hash     91498a23b2cb0891
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -45,8 +45,9 @@ Symbols
     sum_tile                  the first [64, 64] tile of the batch entry and head there
     share_tile                the first one of the queries at hand
     items                     tiles of keys that programs take
-    tiles                     tiles of keys that a head has, or where there are few, those of them that come together
-    group, groups             key heads of a group of heads, and how many such groups there are
+    tiles                     tiles of keys that a head has
+    group                     key heads of a group, whose tiles come together
+    before, joint             heads in groups, and those behind them, whose tiles all come together
     place                     the place of a tile in the order in which programs take them; also a place in dq_sum
     taken_ptr                 how many tiles programs have taken beside the first of each
     STAGES                    stages of the buffers of queries and of dout
@@ -229,14 +230,14 @@ def make_dv(
     """Store dV of a program's keys."""
     (
         dv_ptr, q_total, k_total, Hq, scale, in_rel_bias_ptr, in_rel_bias_stride_head,
-        in_rel_bias_stride_entry, tiles, group, groups
+        in_rel_bias_stride_entry, tiles, group, before, joint
     ) = for_dv  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128 if BLOCK_DV > 128 else BLOCK_DV, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
-    tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, groups)
+    tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, before, joint)
     k_start = tile * BLOCK_N
     q_offset, q_len = 0, q_total
     k_offset, k_len = 0, k_total
@@ -279,7 +280,7 @@ def make_dk(
     D: tl.constexpr, BLOCK_D: tl.constexpr
 ):  # fmt: skip
     """Store dK of a program's keys."""
-    dk_ptr, q_total, k_total, Hq, scale, tiles, group, groups = for_dk
+    dk_ptr, q_total, k_total, Hq, scale, tiles, group, before, joint = for_dk
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
@@ -287,7 +288,7 @@ def make_dk(
     REST: gl.constexpr = 64 if D <= 192 else 128
     OUT_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
-    tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, groups)
+    tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, before, joint)
     k_start = tile * BLOCK_N
     q_offset, q_len = 0, q_total
     k_offset, k_len = 0, k_total
@@ -324,9 +325,9 @@ def make_dq(
     for_dq, keys, exchange, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, D: tl.constexpr
 ):  # fmt: skip
     """Add a program's share of dQ to memory."""
-    dq_sum_ptr, q_total, k_total, Hq, tiles, group, groups = for_dq
+    dq_sum_ptr, q_total, k_total, Hq, tiles, group, before, joint = for_dq
     k_buffer, v_buffer, kv_ready = keys
-    tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, groups)
+    tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, before, joint)
     k_start = tile * BLOCK_N
     q_offset, q_len = 0, q_total
     k_offset, k_len = 0, k_total
@@ -346,11 +347,11 @@ def make_dq(
             )  # fmt: skip
 
 
-@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "groups"])
+@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "before", "joint"])
 def backward(
     q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, scale,
     in_rel_bias_ptr, q_total, k_total, Hq, in_rel_bias_stride_head, in_rel_bias_stride_entry, items, tiles, group,
-    groups, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    before, joint, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head, and add to dQ."""
@@ -376,11 +377,11 @@ def backward(
     fence_async_shared()
     for_dv = (
         dv_ptr, q_total, k_total, Hq, scale, in_rel_bias_ptr, in_rel_bias_stride_head,
-        in_rel_bias_stride_entry, tiles, group, groups
+        in_rel_bias_stride_entry, tiles, group, before, joint
     )  # fmt: skip
-    for_dk = (dk_ptr, q_total, k_total, Hq, scale, tiles, group, groups)
-    for_dq = (dq_sum_ptr, q_total, k_total, Hq, tiles, group, groups)
-    lengths = (lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, groups)
+    for_dk = (dk_ptr, q_total, k_total, Hq, scale, tiles, group, before, joint)
+    for_dq = (dq_sum_ptr, q_total, k_total, Hq, tiles, group, before, joint)
+    lengths = (lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, before, joint)
     # threads of the first group get the registers that the others leave
     gl.warp_specialize(
         [

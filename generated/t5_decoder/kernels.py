@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  573f54fd134f6cc3
-#   text hash     73afc56d9c58be52
+#   content hash  6c505866420f87d5
+#   text hash     13d83f0a315dd357
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

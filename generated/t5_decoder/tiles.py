@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  573f54fd134f6cc3
-#   text hash     85267e3e73d8bbb1
+#   content hash  6c505866420f87d5
+#   text hash     7219beba593d6daa
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

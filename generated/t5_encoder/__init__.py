@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f88f29f07e53f4bf
-#   text hash     63d9bdc8455af049
+#   content hash  6efc1be487ad05c1
+#   text hash     fc136f28c9791722
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f88f29f07e53f4bf
-#   text hash     d896a219cb095b9a
+#   content hash  6efc1be487ad05c1
+#   text hash     6775c59ea1023ad9
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

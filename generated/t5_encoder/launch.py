@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f88f29f07e53f4bf
-#   text hash     1edbea29ab120f32
+#   content hash  6efc1be487ad05c1
+#   text hash     609fa905beaecbef
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f88f29f07e53f4bf
-#   text hash     2a0c1bc4b892baf1
+#   content hash  6efc1be487ad05c1
+#   text hash     f3d6db32171630f8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

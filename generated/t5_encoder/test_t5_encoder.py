@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f88f29f07e53f4bf
-#   text hash     fd994eae51401d4b
+#   content hash  6efc1be487ad05c1
+#   text hash     a8252fe0a037e86c
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

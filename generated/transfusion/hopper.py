@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b6fafdc5a227f46e
-#   text hash     baa06361adfd562a
+#   content hash  a7b873ef6e19bf90
+#   text hash     33fd0ca8731e006b
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b6fafdc5a227f46e
-#   text hash     d8f093e1379e15af
+#   content hash  a7b873ef6e19bf90
+#   text hash     1054fe176d572234
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

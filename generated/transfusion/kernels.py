@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b6fafdc5a227f46e
-#   text hash     f37a00b6ae7a0182
+#   content hash  a7b873ef6e19bf90
+#   text hash     c076c12ce7ad0291
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

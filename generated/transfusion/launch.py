@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b6fafdc5a227f46e
-#   text hash     d2131e871cd24505
+#   content hash  a7b873ef6e19bf90
+#   text hash     b83f3ce2a217f0ef
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b6fafdc5a227f46e
-#   text hash     e70fb97be736b9df
+#   content hash  a7b873ef6e19bf90
+#   text hash     f17bf2c079672604
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c2f8d9a252e50a2b
-#   text hash     426224e2ad04f0d4
+#   content hash  552f43f295a7a33c
+#   text hash     137fcb4b9ee5f36c
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c2f8d9a252e50a2b
-#   text hash     c27ff3f7d9695af6
+#   content hash  552f43f295a7a33c
+#   text hash     41df0cade6aa5713
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c2f8d9a252e50a2b
-#   text hash     0bb7f576a9ab54b9
+#   content hash  552f43f295a7a33c
+#   text hash     c9d96e0ce703b398
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c2f8d9a252e50a2b
-#   text hash     36636eabc46ca5db
+#   content hash  552f43f295a7a33c
+#   text hash     60b4b042d0ed4fb1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

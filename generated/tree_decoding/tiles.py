@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c2f8d9a252e50a2b
-#   text hash     2baf0eb36641e464
+#   content hash  552f43f295a7a33c
+#   text hash     ebce36653b569936
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from attnforge.expressions.distances import DISTANCE, as_floats, as_one, reads_places
+from attnforge.expressions.distances import DISTANCE, as_floats, as_one, in_parts, reads_places
 from attnforge.expressions.evaluation import evaluate
 from attnforge.expressions.tree import SCORE, Node, Type
 
@@ -122,3 +122,35 @@ def test_conditions_are_the_same_by_distance(node):
 )
 def test_other_conditions_stay_as_they_are(node):
     assert as_one(node) == node
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        of("<=", K, Q, kind="bool"),
+        of("<", K, of("+", Q, number(3)), kind="bool"),
+        of("<", APART, number(5), kind="bool"),
+        of(">=", number(2**23), APART, kind="bool"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize(("q", "k"), PLACES)
+def test_one_comparison_with_a_number_is_one_of_a_part(condition, q, k):
+    found = in_parts(as_one(condition))
+    assert found and found.args[0].value == "near" and DISTANCE not in found.walk()
+    assert evaluate(found, {"near": 57, "far": 57 - (q - k)}) == evaluate(condition, {"q": q, "k": k})
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        of("and", of("<=", K, Q, kind="bool"), of("<", APART, number(5), kind="bool"), kind="bool"),
+        of("<", APART, ROOM, kind="bool"),
+        of("<", APART, number(2**31 - 1), kind="bool"),
+        of("<", FAR, number(5), kind="bool"),
+        of("==", APART, number(5), kind="bool"),
+    ],
+    ids=repr,
+)
+def test_other_comparisons_stay(condition):
+    assert in_parts(as_one(condition)) is None

@@ -9,6 +9,7 @@ import pytest
 from attnforge.language import spec
 from attnforge.plan import plan, visibility
 from attnforge.plan.conditions import hides_late_keys
+from attnforge.plan.statements import lines
 
 
 @pytest.mark.parametrize(
@@ -33,3 +34,12 @@ def test_masks_that_hide_late_keys_need_no_bound(mask: str, hides: bool) -> None
     found = plan.build(spec.loads(text, Path(), shown="mine.yaml"))
     assert [hides_late_keys(one.keep) for one in found.spec.masks] == [hides]
     assert visibility.key_bounds(found.by_query) == (() if hides else ("(k_pos < k_len)[None, :]",))
+
+
+@pytest.mark.parametrize(("mask", "parts"), [("causal", True), ("causal, {sliding_window: {size: 9}}", False)])
+def test_kernels_that_always_mask_compare_what_the_compiler_knows(mask: str, parts: bool) -> None:
+    found = plan.build(spec.loads(f"name: mine\ndescription: A trial.\nmask: [{mask}]\n", Path(), shown="mine.yaml"))
+    assert found.hopper and found.hopper.backward
+    code = [*lines(found.hopper.backward.kernel.blocks["masked"])]
+    assert any("near >= far" in line for line in code) == parts
+    assert any("distance = " in line for line in code) == (not parts)

@@ -17,6 +17,8 @@ PLACES = {name: Node("local", (), f"{name}_at", "float", definition=variable(nam
 """The two floats, by the position that they stand for."""
 DISTANCE = Node("local", (), "distance", "int", definition=Node("-", (variable("q"), variable("k")), None, "int"))
 """How far a key stands before a query."""
+NEAR, FAR = (Node("local", (), name, "int") for name in ("near", "far"))
+"""Parts of a distance, near - far: what a compiler knows of each register, and a number for all those of a thread."""
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}  # with the sides of a comparison the other way round
 _SMALL = 2**23  # the sum of such a number and of a distance is exact
 
@@ -56,6 +58,16 @@ def bounds_one(condition: Node) -> bool:
         return all(map(bounds_one, condition.args))
     made = as_one(condition)
     return made.op in _TURNED and made.args[0] == DISTANCE
+
+
+def in_parts(condition: Node) -> Node | None:
+    """A comparison of `distance` with a number, as one of `near`; None for others."""
+    if condition.op not in _TURNED or condition.args[0] != DISTANCE:
+        return None
+    form = linear(condition.args[1])
+    if form.terms or abs(form.constant) > _SMALL:  # a sum with `far` could pass 32 bits
+        return None
+    return dataclasses.replace(condition, args=(NEAR, (atom(FAR) + form.constant).node()))
 
 
 def _signs(form: Linear) -> tuple[int, int]:

@@ -84,10 +84,11 @@ class KernelTerms(KernelInputs):
         """All that tells a visible place, but for what is loaded."""
         return self.visible(apart=False)
 
-    def visible(self, *, apart: bool) -> tuple[Statement, ...]:
+    def visible(self, *, apart: bool, near: str = "") -> tuple[Statement, ...]:
         """When masks show a place, one statement for each; before them how far positions are apart, if they read it.
 
         It costs an instruction for each score, which pays where several conditions read it, or with registers `apart`.
+        A single comparison with a number takes none where `near` is text of what the compiler knows of each register.
         """
         keeps = self._in_distances if apart else [mask.keep for mask in self.spec.masks]
         plain = [self.beside_tiles(keep) if self.reach(keep) else as_bool(keep) for keep in keeps]
@@ -95,14 +96,16 @@ class KernelTerms(KernelInputs):
         by: list[Place] = [("mask", i) for i, node in enumerate(own) for n in node.walk() if n == distances.DISTANCE]
         if len(by) < 2 - apart:
             own, by = plain, []
+        assert distances.DISTANCE.definition
+        made = self.text(distances.DISTANCE.definition)
+        before: tuple[Statement, ...] = (Statement("distance", f"apart({made})" if apart else made),) if by else ()
+        if near and len(own) == 1 and (only := distances.in_parts(own[0])):
+            own, before = [only], (Statement("near", near), Statement("far", f"apart(near - ({made}))"))
         conditions = (
             Statement("keep", self.text(keep), "&=", label(mask.label), serves=frozenset({("mask", i)}))
             for i, (keep, mask) in enumerate(zip(own, self.spec.masks, strict=True))
         )
-        assert distances.DISTANCE.definition
-        made = self.text(distances.DISTANCE.definition)
-        made = f"apart({made})" if apart else made
-        return (*(serving(by, (Statement("distance", made),)) if by else ()), *conditions)
+        return (*serving(by, before), *conditions)
 
     @property
     def banded(self) -> bool:

@@ -73,10 +73,12 @@ def backward(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "sum_row", f"the first row of the {whole} and head there"
     yield "sum_tile", f"the first [64, 64] tile of the {whole} and head there"
     yield "items", "tiles of keys that programs take"
-    yield "tiles", "tiles of keys that a head has, or where there are few, those of them that come together"
+    yield "tiles", "tiles of keys that a head has"
     yield "slot", "the number of a tile of a head: a packed sequence may have room for one more than it has"
     yield "room", "tiles of a sequence, or one more"
-    yield "group, groups", "key heads of a group, and how many groups there are"
+    yield "group", "key heads of a group, whose tiles come together"
+    yield "before, joint", "heads in groups, and those behind them, whose tiles all come together"
+    yield "rest, width", "a tile's place behind those of the first heads, and heads of its group"
     yield "place", "the place of a tile in the order in which programs take them; also a place in dq_sum"
     yield "taken_ptr", "how many tiles programs have taken beside the first of each"
     yield "places", "for each stage of keys which tile of which head it is"
@@ -123,7 +125,6 @@ def wide(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "final", "the last tile of the walk"
     yield "dk, dk_rest", "the first 128 columns of dK, and the REST columns behind them"
     told = {
-        "group, groups": "key heads of a group of heads, and how many such groups there are",
         "keys, exchange, queries": "buffers of a program's own, of what groups hand on, and of what they walk along, "
         "with their barriers",
         "WORKERS": "how many times 64 keys a program has, for load_tiles: once",

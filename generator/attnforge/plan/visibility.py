@@ -10,12 +10,13 @@ from .kernel_terms import KernelTerms
 from .statements import Statement
 
 
-def masked(terms: KernelTerms, bounds: Iterable[str], *, apart: bool = False) -> tuple[Statement, ...]:
+def masked(terms: KernelTerms, bounds: Iterable[str], *, apart: bool = False, near: str = "") -> tuple[Statement, ...]:
     """The statements, after those that load what masks read.
 
-    `apart` is for kernels that have a function of this name, which keeps registers of distances apart.
+    `apart` is for kernels that have a function of this name, which keeps registers of distances apart; `near` is text
+    of the part of a distance that the compiler knows of each of them.
     """
-    made, first = [*terms.visible(apart=apart)], " & ".join(bounds)
+    made, first = [*terms.visible(apart=apart, near=near)], " & ".join(bounds)
     if first:
         return (Statement("keep", first), *made)
     place = next(i for i, one in enumerate(made) if one.target == "keep")

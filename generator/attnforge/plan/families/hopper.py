@@ -98,7 +98,7 @@ class Hopper:
 
     def called(self, kernels: Iterable[Kernel]) -> frozenset[str]:
         """The functions of hopper.py that the terms of some kernels call."""
-        return _named(kernels) & (OF_SCORES | {"apart"})
+        return _named(kernels) & (OF_SCORES | {"apart", "of_registers"})
 
 
 def _of_all_rows(given: Analysis) -> SharedParameters:

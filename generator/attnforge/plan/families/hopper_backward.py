@@ -24,7 +24,7 @@ from .hopper_sums import Sums
 from .partition import Role, numbers_first, partition
 
 _LAYOUTS = {"k_pos": "gl.SliceLayout(1, SCORES)", "row": "gl.SliceLayout(0, SCORES)"}
-_ORDER = ("items", "tiles", "group", "groups")  # of tiles: runtime.py tells it out of a grid
+_ORDER = ("items", "tiles", "group", "before", "joint")  # of tiles: runtime.py tells it out of a grid
 _FIXED = ("BLOCK_M", "BLOCK_N", "STAGES")
 
 
@@ -381,7 +381,8 @@ class Backward:
         """
         terms = self.terms
         rows = [] if self._in_log2 else ["(row < q_len)[None, :]"]
-        keep = visibility.masked(terms, (*rows, *visibility.key_bounds(terms)), apart=True)
+        near = "of_registers(BLOCK_M, SCORES)" if self._masks_all else ""
+        keep = visibility.masked(terms, (*rows, *visibility.key_bounds(terms)), apart=True, near=near)
         masked = (*map(self._laid_out, terms.loads("mask")), *keep)
         known = self._rows(self._scored)
         return (*(row for row in self._rows(masked) if row not in known), *masked)

@@ -10,7 +10,7 @@ from ..statements import Block, Bundle, Statement
 
 _STAGE = Statement("stage", "begun % Q_STAGES")
 _BEGUN = Statement("begun", "1", "+=")
-_OF_KEYS = ("tiles", "group", "groups")
+_OF_KEYS = ("tiles", "group", "before", "joint")
 
 
 @dataclass(frozen=True)
@@ -118,12 +118,14 @@ class KeyOrder:
     named: str  # how its sequence, or batch entry, and its key head are called
     heads: str  # text of how many there are, of all sequences if each has tiles of its own
     rows: str  # text of how many rows of keys each has tiles for
+    shares: str = ""  # text of how many sequences share a head's tiles
     room: tuple[Statement, ...] = ()  # how many tiles share the rows that no sequence has
 
     @property
     def grid(self) -> str:
         """Text of a grid of them, whose programs walk along the tensors of queries."""
-        return f"runtime.grid({self.heads}, {self.rows}, block_n, q, dout, dq_sum)"
+        shares = f", shares={self.shares}" if self.shares else ""
+        return f"runtime.grid({self.heads}, {self.rows}, block_n, q, dout, dq_sum{shares})"
 
     @property
     def axis(self) -> str:
@@ -137,22 +139,37 @@ class KeyOrder:
 
 def of_keys(a: Analysis) -> KeyOrder:
     """The order of a variant's tiles of keys; packed sequences have slots of them, too."""
-    head = Statement("head", "place % group + place // (group * tiles) % groups * group")
-    tile = "place // group % tiles + place // (group * tiles * groups) * tiles"
-    named = f"b, {a.kv}"
+    head = (
+        Statement("rest", "place - before * tiles", label="from 0 on the last heads' tiles, joined in one group"),
+        Statement("place", "tl.where(rest < 0, place, rest)"),
+        Statement("width", "tl.where(rest < 0, group, joint)"),
+        Statement("first", "place // (width * tiles) * width + tl.where(rest < 0, 0, before)"),
+        Statement("head", "first + place % width"),
+    )
+    tile, named = "place // width % tiles", f"b, {a.kv}"
     if not a.storage.cut:
         heads = "Hq // GROUP" if a.spec.grouped else "Hq"
-        found = (head, Statement("tile", tile), Statement("b, head", "head // Hkv, head % Hkv"))
+        found = (*head, Statement("tile", tile), Statement("b, head", "head // Hkv, head % Hkv"))
         tells, all_heads = "batch entry and which of Hkv key heads", f"{a.storage.sequences} * k.shape[-2]"
         return KeyOrder(("Hkv", *_OF_KEYS), (heads, *_OF_KEYS), tells, found, named, all_heads, a.storage.longest[1])
     rows = "(k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1) * block_n"
     found = (
-        head,
+        *head,
         Statement("slot", tile),
         Statement("b, tile", "find_tile(cu_seqlens_k_ptr, slot, sequences, BLOCK_N)"),
     )
     takes = ("cu_seqlens_k_ptr", "sequences", *_OF_KEYS, "BLOCK_N")
-    return KeyOrder(takes, takes, "sequence and its key head", found, named, "k.shape[-2]", rows, (_room("k"),))
+    return KeyOrder(
+        takes,
+        takes,
+        "sequence and its key head",
+        found,
+        named,
+        "k.shape[-2]",
+        rows,
+        "cu_seqlens_k.shape[0] - 1",
+        (_room("k"),),
+    )
 
 
 def _room(side: Side) -> Statement:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f2ed427046dc55a9
-#   text hash     69d509534e550407
+#   content hash  5cd95a7e488de887
+#   text hash     b313cc5b585fd433
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f2ed427046dc55a9
-#   text hash     bcda6fbc58e4e2c7
+#   content hash  5cd95a7e488de887
+#   text hash     7829acf877b75e04
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  0eebfaae01ad46c6
-#   text hash     1a6e12340281ab25
+#   content hash  a95621b802f9405f
+#   text hash     8a0ac7c9888ab20d
 #   render with   attnforge render SPEC
 """What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
 
@@ -105,9 +105,12 @@ def remembered(calls, check, given, numbers):
 
 def check_values(call, q, seq_lens, cu_seqlens_q):
     """Lengths and cuts within the bounds that the call makes room for."""
-    longest = max(seq_lens.tolist(), default=0)
-    if longest > call.max_seqlen_k:
-        raise ValueError(f"max_seqlen_k: expected at least the longest sequence's {longest}, got {call.max_seqlen_k}")
+    lengths = seq_lens.tolist()
+    if min(lengths, default=0) < 0:
+        raise ValueError(f"seq_lens: expected none below 0, got {min(lengths)}")
+    if max(lengths, default=0) > call.max_seqlen_k:
+        room = f"the {call.max_seqlen_k} keys that max_seqlen_k, the cache or page_table has room for"
+        raise ValueError(f"seq_lens: expected at most {room}, got {max(lengths)}")
     if cu_seqlens_q is not None:
         arguments.check_cuts("cu_seqlens_q", cu_seqlens_q.tolist(), "max_seqlen_q", call.longest, q.shape[0])
 
@@ -302,6 +305,9 @@ def check_new(k_new, v_new, k_cache, v_cache, slot_mapping, widest):
     _check_written("k_cache", k_cache)
     _check_written("v_cache", v_cache)
     check_each("slot_mapping", slot_mapping, k_new, (torch.int64,), "k_new")
+    rows = k_cache.shape[0] * k_cache.shape[1]
+    if arguments.at_hand(slot_mapping) and not ((slot_mapping >= -1) & (slot_mapping < rows)).all():
+        raise ValueError(f"slot_mapping: expected places from 0 to {rows - 1}, or -1, got {slot_mapping.tolist()}")
 
 
 def check_each(name, x, rows, dtypes, other):

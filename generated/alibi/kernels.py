@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f2ed427046dc55a9
-#   text hash     7b35f2108f29cdc6
+#   content hash  5cd95a7e488de887
+#   text hash     e09549a2877c2ad9
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

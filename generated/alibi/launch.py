@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f2ed427046dc55a9
-#   text hash     76aade4ea691c453
+#   content hash  5cd95a7e488de887
+#   text hash     9ca57054b73918a9
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

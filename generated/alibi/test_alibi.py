@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f2ed427046dc55a9
-#   text hash     478cca9e57930d7a
+#   content hash  5cd95a7e488de887
+#   text hash     c73277fbf00715c8
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  520ccf86413398fe
-#   text hash     6ae70c4fb4a19555
+#   content hash  627b222d066a959c
+#   text hash     0384290741723f44
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

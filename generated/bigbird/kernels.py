@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  520ccf86413398fe
-#   text hash     9a83a6a9d2c1d297
+#   content hash  627b222d066a959c
+#   text hash     358466f942a510c1
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  520ccf86413398fe
-#   text hash     7d1f357fee461bfb
+#   content hash  627b222d066a959c
+#   text hash     5e96cdc36e45addf
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

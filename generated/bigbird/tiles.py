@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  520ccf86413398fe
-#   text hash     c8e5d2fef0c49880
+#   content hash  627b222d066a959c
+#   text hash     f920a9d3270f4f17
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

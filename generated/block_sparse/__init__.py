@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7485ead5dd9fda9c
-#   text hash     263665a06e33becf
+#   content hash  f595f2113a3062d9
+#   text hash     49903c06c0d53147
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7485ead5dd9fda9c
-#   text hash     4b62f41a3d0b0d1e
+#   content hash  f595f2113a3062d9
+#   text hash     cb498bfab21f45fd
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

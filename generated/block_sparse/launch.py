@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7485ead5dd9fda9c
-#   text hash     74ca9c412ed23f49
+#   content hash  f595f2113a3062d9
+#   text hash     3dabd76d92be23f3
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

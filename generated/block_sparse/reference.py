@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7485ead5dd9fda9c
-#   text hash     412a2c00af2452f2
+#   content hash  f595f2113a3062d9
+#   text hash     2b8cc45e67e4f192
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7485ead5dd9fda9c
-#   text hash     748668d8572fba5c
+#   content hash  f595f2113a3062d9
+#   text hash     b7d056811da831f1
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

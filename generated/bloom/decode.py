@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5ad7180d98e1065e
-#   text hash     4858e68b7a05c8dc
+#   content hash  37eaad1571cab37c
+#   text hash     2881de9660812bd7
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

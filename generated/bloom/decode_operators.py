@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5ad7180d98e1065e
-#   text hash     92efbc669b26f3f0
+#   content hash  37eaad1571cab37c
+#   text hash     3119fe9a23e10710
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5ad7180d98e1065e
-#   text hash     369c1b2ecb0317b7
+#   content hash  37eaad1571cab37c
+#   text hash     79f84ec6823e2ff0
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

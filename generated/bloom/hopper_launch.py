@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5ad7180d98e1065e
-#   text hash     5ee2e39d0ae59e94
+#   content hash  37eaad1571cab37c
+#   text hash     a9bc341bbeb48fac
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5ad7180d98e1065e
-#   text hash     0d3e1957717355e4
+#   content hash  37eaad1571cab37c
+#   text hash     15506cb5dedb769d
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7c00acff7053ee41
-#   text hash     b1bc83919c132ca6
+#   content hash  8cd0423fd12d20af
+#   text hash     64091022bf8fad39
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7c00acff7053ee41
-#   text hash     af15c8ab992d995b
+#   content hash  8cd0423fd12d20af
+#   text hash     234ae0ddb439a20f
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

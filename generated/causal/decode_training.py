@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7c00acff7053ee41
-#   text hash     7c7aef33bd577c41
+#   content hash  8cd0423fd12d20af
+#   text hash     07b3854a552ab07e
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7c00acff7053ee41
-#   text hash     3a3c795cb6516bfb
+#   content hash  8cd0423fd12d20af
+#   text hash     36e2b1ca89f355b1
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

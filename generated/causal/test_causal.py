@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7c00acff7053ee41
-#   text hash     b55ef85f4f88610f
+#   content hash  8cd0423fd12d20af
+#   text hash     e9668b40e03e5c0d
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7c00acff7053ee41
-#   text hash     25bffcafdba83f34
+#   content hash  8cd0423fd12d20af
+#   text hash     193a91d35b07c4a7
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5cde44a01c08aaa8
-#   text hash     f99e733245c9daa9
+#   content hash  fad52acef449d1a5
+#   text hash     f546dc46271b2d6a
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

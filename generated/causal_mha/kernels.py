@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5cde44a01c08aaa8
-#   text hash     f0bb40ecd212a34e
+#   content hash  fad52acef449d1a5
+#   text hash     b5c18cf036c20506
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5cde44a01c08aaa8
-#   text hash     79d2776f4829fb2a
+#   content hash  fad52acef449d1a5
+#   text hash     8f94880b9ffc8a16
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bf2a99637a0212e9
-#   text hash     bd31803961344e5d
+#   content hash  702ceda1626eca8d
+#   text hash     e454ba0fed524410
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

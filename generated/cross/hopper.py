@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bf2a99637a0212e9
-#   text hash     23a91916cc4df9a7
+#   content hash  702ceda1626eca8d
+#   text hash     f19bea8ec28e7d72
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bf2a99637a0212e9
-#   text hash     3782623560b18483
+#   content hash  702ceda1626eca8d
+#   text hash     e4065b4ccfa0f8ce
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -21,9 +21,9 @@ of a tile's keys each, side by side:
 
 A stage is ready once all its bytes have come, LSE and delta of its queries with those of dout, and free once both workers
 are done with it; a barrier counts each.
-What dQ is made of passes between the workers through shared memory, in two stages. Programs add their shares to dQ in
-the order in which they come: the last bits differ from run to run. dQ is added up as [64, 64] tiles in the order in
-which a product leaves them in registers.
+What dQ is made of passes between the workers through shared memory, in two stages. dQ is added up as [64, 64] tiles in the
+order in which a product leaves them in registers. Programs add their shares to it
+in the order in which they come: the last bits differ from run to run.
 
 Layouts
     SCORES     [64, BLOCK_M] in registers, keys by queries, as a product leaves them
@@ -41,9 +41,9 @@ Symbols
     sum_tile                  the first [64, 64] tile of the batch entry and head there
     items                     tiles of keys that programs take
     tiles                     tiles of keys that a head has
-    group                     key heads of a group, whose tiles come together
-    before, joint             heads in groups, and those behind them, whose tiles all come together
-    rest, width               a tile's place behind those of the first heads, and heads of its group
+    group                     key heads of a group, whose tiles come one after the other
+    grouped, joined           heads that come group by group, and the last ones, which are one group
+    behind                    a tile's place behind those of the heads that come group by group
     place                     the place of a tile in the order in which programs take them; also a place in dq_sum
     taken_ptr                 how many tiles programs have taken beside the first of each
     places                    for each stage of keys which tile of which head it is
@@ -212,7 +212,7 @@ def work(
     K_STAGES: tl.constexpr, WORKERS: tl.constexpr, WORKER: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of 64 keys of each tile that this program takes."""
-    dk_ptr, dv_ptr, q_total, k_total, Hq, scale, tiles, group, before, joint = arguments
+    dk_ptr, dv_ptr, q_total, k_total, Hq, scale, tiles, group, grouped, joined = arguments
     k_buffer, v_buffer, kv_ready = keys
     kv_free, places = turns
     factors, factors_ready, shares = exchange
@@ -225,7 +225,7 @@ def work(
     if K_STAGES > 1:
         tile, b, h = next_place(begun, kv_ready, places, K_STAGES)
     else:
-        tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, before, joint)
+        tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, grouped, joined)
     while tile >= 0:
         stage = begun % K_STAGES
         k_start = tile * BLOCK_N
@@ -305,14 +305,14 @@ def load_queries(
 
 
 @gluon.jit
-def place_of(place, Hkv, tiles, group, before, joint):
+def place_of(place, Hkv, tiles, group, grouped, joined):
     """The tile of keys at a place in the order of all tiles, its batch entry and which of Hkv key heads."""
-    rest = place - before * tiles  # from 0 on the last heads' tiles, joined in one group
-    place = tl.where(rest < 0, place, rest)
-    width = tl.where(rest < 0, group, joint)
-    first = place // (width * tiles) * width + tl.where(rest < 0, 0, before)
-    head = first + place % width
-    tile = place // width % tiles
+    behind = place - grouped * tiles  # from 0 on: tiles of the last heads, which are one group
+    first = tl.where(behind < 0, 0, grouped)
+    place = tl.where(behind < 0, place, behind)
+    group = tl.where(behind < 0, group, joined)
+    head = first + place // (group * tiles) * group + place % group
+    tile = place // group % tiles
     b, head = head // Hkv, head % Hkv
     return tile, b, head
 
@@ -323,13 +323,15 @@ def load_tiles(
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, K_STAGES: tl.constexpr, WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the tiles of keys, values and queries that the workers need, in their order."""
-    lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, before, joint = lengths
+    (
+        lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, grouped, joined
+    ) = lengths  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     at = 0  # tiles of queries so far
     begun = 0  # tiles of keys so far
     place = tl.program_id(0)
     while place < items:
-        tile, b, h = place_of(place, Hq, tiles, group, before, joint)
+        tile, b, h = place_of(place, Hq, tiles, group, grouped, joined)
         k_start = tile * BLOCK_N
         q_offset, q_len = 0, q_total
         k_offset, k_len = 0, k_total
@@ -368,10 +370,10 @@ def load_tiles(
         mbarrier.arrive(kv_ready.index(stage), count=2)
 
 
-@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "before", "joint"])
+@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "grouped", "joined"])
 def backward(
     q_desc, k_desc, v_desc, dout_desc, dq_sum_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, scale, q_total,
-    k_total, Hq, items, tiles, group, before, joint, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    k_total, Hq, items, tiles, group, grouped, joined, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr,
     K_STAGES: tl.constexpr
 ):  # fmt: skip
@@ -400,8 +402,10 @@ def backward(
         barriers(STAGES, WORKERS)
     )  # fmt: skip
     fence_async_shared()
-    arguments = (dk_ptr, dv_ptr, q_total, k_total, Hq, scale, tiles, group, before, joint)
-    lengths = (lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, before, joint)
+    arguments = (dk_ptr, dv_ptr, q_total, k_total, Hq, scale, tiles, group, grouped, joined)
+    lengths = (
+        lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, grouped, joined
+    )  # fmt: skip
     # a worker's threads get the registers that the loader leaves
     gl.warp_specialize(
         [

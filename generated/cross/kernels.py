@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bf2a99637a0212e9
-#   text hash     a100a7cb11ae6bd5
+#   content hash  702ceda1626eca8d
+#   text hash     f06bcc9e6e4c41eb
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

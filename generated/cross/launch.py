@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bf2a99637a0212e9
-#   text hash     99a57c18e655f82b
+#   content hash  702ceda1626eca8d
+#   text hash     7f8adfb11b6590bc
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

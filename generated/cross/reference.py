@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bf2a99637a0212e9
-#   text hash     ca39e66346d4f831
+#   content hash  702ceda1626eca8d
+#   text hash     1e0932061f2bf007
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

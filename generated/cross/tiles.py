@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bf2a99637a0212e9
-#   text hash     a448ffcd1b9e79eb
+#   content hash  702ceda1626eca8d
+#   text hash     09cd9401b0d9fc95
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5d02134e6246598b
-#   text hash     9829b4b9207f1f87
+#   content hash  6d867ae2a3ebb9e9
+#   text hash     48947df26e620c72
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5d02134e6246598b
-#   text hash     7a6a69b561a013cc
+#   content hash  6d867ae2a3ebb9e9
+#   text hash     6e348eaae68a724c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5d02134e6246598b
-#   text hash     26fd2ebb24e446ea
+#   content hash  6d867ae2a3ebb9e9
+#   text hash     bde7c4ecc9fcd7ef
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5d02134e6246598b
-#   text hash     a1d5d0fe5a80bc67
+#   content hash  6d867ae2a3ebb9e9
+#   text hash     ba75142c0aba2c05
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5d02134e6246598b
-#   text hash     59412200b37ee3e2
+#   content hash  6d867ae2a3ebb9e9
+#   text hash     aeb2abba7e54a9e1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f308128a848a7a17
-#   text hash     4db2337ca6048a2c
+#   content hash  4dd3f613f84b5a85
+#   text hash     df1854fe781d2b64
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

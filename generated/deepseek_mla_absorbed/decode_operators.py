@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f308128a848a7a17
-#   text hash     1416a5e4bd0c46c8
+#   content hash  4dd3f613f84b5a85
+#   text hash     2f80ae7d407862df
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  cbeb90a135b41d74
-#   text hash     b670ea16b730c9b4
+#   content hash  6e244d7f5d2c7e3c
+#   text hash     2d08ee4853e1889b
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -264,14 +264,14 @@ def starter(compiled, grid):
     return start
 
 
-def grid(heads, rows, block, *walked, shares=1):
+def grid(heads, rows, block, *walked, sequences=1):
     """A grid of heads of a group, tiles of rows, and groups: what a group's programs walk along stays in the cache.
 
-    That is one of so many `shares` of some tensors.
+    Where tensors hold so many `sequences` of each head, programs walk along one of them.
     """
     tiles = cdiv(rows, block)
     size = sum(x.numel() * x.element_size() for x in walked)
-    most = min(heads * shares * cache_share(walked[0].device) // size, heads)
+    most = min(heads * sequences * cache_share(walked[0].device) // size, heads)
     group = next((n for n in range(most, 1, -1) if heads % n == 0), 1)
     # of a grid's axes the first alone takes more than 65535
     if tile_axis(rows, block) == 0:
@@ -323,7 +323,7 @@ def launch_first(cache, package, name, launch, best):
 def differentiated(cache, tables, wanted, keys, q, k, v, *given):
     """Launches a package's whole backward pass for Hopper GPUs with what is given, and tells whether it could.
 
-    It adds dQ up in the order in which programs come: who wants the same bits each time gets them from other kernels.
+    It adds dQ and sums of rows up as programs come: who wants the same bits each time gets them from other kernels.
     """
     if not all(wanted) or torch.are_deterministic_algorithms_enabled():
         return False
@@ -491,7 +491,7 @@ def in_gluon(kernel, grid, told):
     # registers of a thread before some groups of warps take over those of others: of three groups, or of two
     three = told["BLOCK_M"] == 192 if forward else told["BLOCK_N"] == 64
     told |= dict(STAGES=told.pop("num_stages"), num_warps=4, maxnreg=128 if three else 168)
-    grid, told = (in_turns if forward else by_heads)(grid, told)
+    grid, told = (in_turns if forward else by_groups)(grid, told)
     for name, x in told.items():
         if isinstance(x, TensorDescriptor):
             block = list(x.block_shape)
@@ -579,14 +579,14 @@ def in_slots(told):
     return (min(multiprocessors(told["q_desc"].base.device), slots * Hq),), told
 
 
-def by_heads(grid, told):
-    """Grid and arguments of a kernel in Gluon whose programs take one tile after the other, out of a portable one's.
+def by_groups(grid, told):
+    """Grid and arguments of a kernel in Gluon whose programs take one tile of keys after the other, out of a portable one's.
 
     Tiles of a group of heads come one after the other, as they read the same queries. Where there are many, each
     multiprocessor has one program, which takes the next tile that none has taken. Where there are few, or two stages of keys
-    do not fit, each tile has one, and those of the last heads come joined: as many as run at once, or where there are few,
-    and packed sequences come one behind the other, all. Early tiles have the most to do where late queries see more, so that
-    the last to run are those that have the least.
+    do not fit, each tile has one, and the last heads are joined in one group: as many as run at once, or where there are few
+    slots of packed sequences, which come one behind the other, all. Early tiles have the most to do where late queries see
+    more, so that the last to run are those that have the least.
     """
     axis, columns = told["TILE_AXIS"], told["BLOCK_D"]
     tiles, group, groups = grid[axis], grid[1 - axis], grid[2]
@@ -594,9 +594,13 @@ def by_heads(grid, told):
     items, heads = tiles * group * groups, group * groups
     few = items < 12 * programs
     stages = 1 if few or columns > 64 or told.get("one_stage") else 2
-    joint = heads if few and "sequences" in told else min(heads, cdiv(programs, tiles * group) * group)
-    joint *= stages == 1
-    told |= dict(group=group, before=heads - joint, joint=joint, tiles=tiles, items=items, K_STAGES=stages)
+    if stages == 2:
+        joined = 0
+    elif few and told.get("balance") == "slots":
+        joined = heads
+    else:
+        joined = min(heads, cdiv(programs, tiles * group) * group)
+    told |= dict(group=group, grouped=heads - joined, joined=joined, tiles=tiles, items=items, K_STAGES=stages)
     return (items if stages == 1 else programs,), told
 
 

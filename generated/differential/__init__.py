@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e7b77c46b049e3e7
-#   text hash     d2ebb663f756aa16
+#   content hash  eeedf04ad319ce85
+#   text hash     9f160c7ed70b4e00
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

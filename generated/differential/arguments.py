@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/arguments.py.jinja
-#   content hash  f12266fe9d5aded5
-#   text hash     cbb6ad484b1fa1dd
+#   content hash  d160defa2913432b
+#   text hash     0cbb0dad0fa665c8
 #   render with   attnforge render SPEC
 """What calls give, checked: each error names the argument, what was expected and what came.
 
@@ -147,12 +147,12 @@ def cuts(name, places, longest_name, longest, like, rows):
     if places.dim() != 1 or places.shape[0] == 0:
         raise ValueError(f"{name}: expected shape (sequences + 1,), got {tuple(places.shape)}")
     longest = as_int(longest_name, longest, minimum=0, maximum=2**28)
-    if _at_hand(places):
+    if at_hand(places):
         check_cuts(name, places.tolist(), longest_name, longest, rows)
     return places.contiguous(), min(longest, rows)
 
 
-def _at_hand(places):
+def at_hand(places):
     """Whether values can be looked at: on a GPU that would wait for it, and kernels stay within the rows whatever the cuts."""
     return places.is_cpu and type(places) is torch.Tensor and not torch.compiler.is_compiling()
 
@@ -173,7 +173,7 @@ def check_cuts(name, places, longest_name, longest, rows):
 
 def check_as_many_keys(q_cuts, k_cuts, name):
     """Sequences of no more queries than keys: a query reads an input at its place among the keys."""
-    if _at_hand(q_cuts) and _at_hand(k_cuts):
+    if at_hand(q_cuts) and at_hand(k_cuts):
         for b, (queries, keys) in enumerate(zip(q_cuts.diff().tolist(), k_cuts.diff().tolist())):
             if queries > keys:
                 wanted = f"expected no more queries than keys, as {name} is read at both"

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e7b77c46b049e3e7
-#   text hash     e0a1d3bcda9960e9
+#   content hash  eeedf04ad319ce85
+#   text hash     0bf2c5e11123fddb
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

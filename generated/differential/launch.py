@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e7b77c46b049e3e7
-#   text hash     a7c050b9d8535f17
+#   content hash  eeedf04ad319ce85
+#   text hash     d84253c4de0ab8d2
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e7b77c46b049e3e7
-#   text hash     6c7d3e4be2eda025
+#   content hash  eeedf04ad319ce85
+#   text hash     a341ea4785173707
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e7b77c46b049e3e7
-#   text hash     38f5034246c3f7d2
+#   content hash  eeedf04ad319ce85
+#   text hash     791b643e0a7fa381
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

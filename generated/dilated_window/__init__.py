@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  37d9f2507a8bde40
-#   text hash     f227636de291cb0a
+#   content hash  722994b4f71a92dd
+#   text hash     a3c4cc8ff7bc27f9
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

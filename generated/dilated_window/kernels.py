@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  37d9f2507a8bde40
-#   text hash     0eac3ccc75b90421
+#   content hash  722994b4f71a92dd
+#   text hash     d53570d1418061f6
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  37d9f2507a8bde40
-#   text hash     e7c026e018bebda4
+#   content hash  722994b4f71a92dd
+#   text hash     f6207470120a3f45
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

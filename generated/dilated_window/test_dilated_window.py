@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  37d9f2507a8bde40
-#   text hash     74a4f4eb9c690c67
+#   content hash  722994b4f71a92dd
+#   text hash     92818edd43a72086
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6f4ba5cb8e85da06
-#   text hash     95be250174bad7fd
+#   content hash  7df0da593203da36
+#   text hash     4b2ae065fd10711e
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

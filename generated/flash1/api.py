@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6f4ba5cb8e85da06
-#   text hash     380a3fe4c362ed23
+#   content hash  7df0da593203da36
+#   text hash     8a45f84b4786bea4
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6f4ba5cb8e85da06
-#   text hash     d85e2ec5f3ae188a
+#   content hash  7df0da593203da36
+#   text hash     d24544881bfec289
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  59e55e21c123d36a
-#   text hash     439658fddaeb7277
+#   content hash  28f04aafe152a114
+#   text hash     f9dac8cadb0aebe9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6ff86fbaceb7eaf5
-#   text hash     02f508c3a71047c8
+#   content hash  29acbfff5c28b1fd
+#   text hash     39b74751543a62d0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

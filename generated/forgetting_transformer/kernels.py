@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6ff86fbaceb7eaf5
-#   text hash     3ec7e47da41c1e6f
+#   content hash  29acbfff5c28b1fd
+#   text hash     108a359ad25de77a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

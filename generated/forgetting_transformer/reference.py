@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6ff86fbaceb7eaf5
-#   text hash     6500605715f9f73b
+#   content hash  29acbfff5c28b1fd
+#   text hash     fe8b483e925ace07
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

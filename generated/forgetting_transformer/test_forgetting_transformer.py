@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6ff86fbaceb7eaf5
-#   text hash     cfc58adc5fc6cfc5
+#   content hash  29acbfff5c28b1fd
+#   text hash     6f9f5da823a95969
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6ff86fbaceb7eaf5
-#   text hash     3e80b04a6d687854
+#   content hash  29acbfff5c28b1fd
+#   text hash     1f125ee4b5cd1bbd
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d8b31fc4a1cd6552
-#   text hash     7ac6048fae888333
+#   content hash  1b0063f5fe333a86
+#   text hash     62f4f1dc1c539f08
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

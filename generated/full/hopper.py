@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d8b31fc4a1cd6552
-#   text hash     874395349680122b
+#   content hash  1b0063f5fe333a86
+#   text hash     8a30a7f3b18d1f54
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

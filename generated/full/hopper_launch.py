@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d8b31fc4a1cd6552
-#   text hash     188239cf044410cd
+#   content hash  1b0063f5fe333a86
+#   text hash     d120282f700b779b
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

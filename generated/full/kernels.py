@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d8b31fc4a1cd6552
-#   text hash     9cc281ecdd3497e1
+#   content hash  1b0063f5fe333a86
+#   text hash     4f7dc4292fb02676
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d8b31fc4a1cd6552
-#   text hash     577880ffb707e3b1
+#   content hash  1b0063f5fe333a86
+#   text hash     7576928a245b6271
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

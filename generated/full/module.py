@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d8b31fc4a1cd6552
-#   text hash     e4a4178c41323beb
+#   content hash  1b0063f5fe333a86
+#   text hash     349ffab22a180283
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

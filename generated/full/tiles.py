@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d8b31fc4a1cd6552
-#   text hash     b6ebd0bd12373786
+#   content hash  1b0063f5fe333a86
+#   text hash     9cf1aee2d4047228
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

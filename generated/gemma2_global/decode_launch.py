@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  61d6c86f86fe9f31
-#   text hash     b73c53a5226797a5
+#   content hash  f62c46f70de35e7e
+#   text hash     dcabb6ce66ccdf4b
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  61d6c86f86fe9f31
-#   text hash     e81142f5f81cc0b8
+#   content hash  f62c46f70de35e7e
+#   text hash     98fbc349d54484d4
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

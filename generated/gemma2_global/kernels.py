@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  61d6c86f86fe9f31
-#   text hash     48f76562c11c59a9
+#   content hash  f62c46f70de35e7e
+#   text hash     6c85559d84acd355
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  61d6c86f86fe9f31
-#   text hash     750b98a2742e6587
+#   content hash  f62c46f70de35e7e
+#   text hash     6e241f3f5830838a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  61d6c86f86fe9f31
-#   text hash     e26571a32d2bb288
+#   content hash  f62c46f70de35e7e
+#   text hash     5c64cbfdbfaf0d56
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

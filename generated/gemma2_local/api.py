@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  76117face59a4a9a
-#   text hash     220642a253e9cb67
+#   content hash  0dfa22b657bea96f
+#   text hash     e627ebdf6f47def7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

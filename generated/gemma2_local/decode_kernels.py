@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  76117face59a4a9a
-#   text hash     8c07fd2233353075
+#   content hash  0dfa22b657bea96f
+#   text hash     584b3dc7ae4222b1
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

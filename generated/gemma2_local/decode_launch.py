@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  76117face59a4a9a
-#   text hash     7d7ab2162495fb1e
+#   content hash  0dfa22b657bea96f
+#   text hash     e076add6c973066e
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

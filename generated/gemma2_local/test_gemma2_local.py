@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  76117face59a4a9a
-#   text hash     be9f9d09da42e142
+#   content hash  0dfa22b657bea96f
+#   text hash     74523bd68e97a323
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a4b3655b4300ce49
-#   text hash     b1ee1cea578cd6da
+#   content hash  92d8004de73de4ae
+#   text hash     b9dad2562670773c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

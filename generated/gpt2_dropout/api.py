@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a4b3655b4300ce49
-#   text hash     e0b29b348effd962
+#   content hash  92d8004de73de4ae
+#   text hash     8962094285c8b07a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

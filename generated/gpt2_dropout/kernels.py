@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a4b3655b4300ce49
-#   text hash     0ddabcf66775a7d7
+#   content hash  92d8004de73de4ae
+#   text hash     f41558c2c6136f5c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

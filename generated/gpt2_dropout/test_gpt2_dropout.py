@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a4b3655b4300ce49
-#   text hash     ad308eb24d7c4c46
+#   content hash  92d8004de73de4ae
+#   text hash     c608bd2bf71edaad
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a4b3655b4300ce49
-#   text hash     00e647d5036ba9ce
+#   content hash  92d8004de73de4ae
+#   text hash     cf4c809acad745b0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

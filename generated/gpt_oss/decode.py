@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8ab84b62965d9ca4
-#   text hash     99cda6a729403254
+#   content hash  cbb7c5ce17b78238
+#   text hash     c4090e0ba79201a5
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

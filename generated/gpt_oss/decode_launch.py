@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8ab84b62965d9ca4
-#   text hash     131f6863113a7935
+#   content hash  cbb7c5ce17b78238
+#   text hash     c16c4344f9281951
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8ab84b62965d9ca4
-#   text hash     70185c7b3c48e442
+#   content hash  cbb7c5ce17b78238
+#   text hash     1e53cdb43bef5c14
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8ab84b62965d9ca4
-#   text hash     28c118d5afcf8337
+#   content hash  cbb7c5ce17b78238
+#   text hash     caeed664c563785a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -22,9 +22,9 @@ of a tile's keys each, side by side:
 
 A stage is ready once all its bytes have come, LSE and delta of its queries with those of dout, and free once both workers
 are done with it; a barrier counts each.
-What dQ is made of passes between the workers through shared memory, in two stages. Programs add their shares to dQ in
-the order in which they come: the last bits differ from run to run. dQ is added up as [64, 64] tiles in the order in
-which a product leaves them in registers.
+What dQ is made of passes between the workers through shared memory, in two stages. dQ is added up as [64, 64] tiles in the
+order in which a product leaves them in registers. Programs add their shares to it
+in the order in which they come: the last bits differ from run to run.
 
 Layouts
     SCORES     [64, BLOCK_M] in registers, keys by queries, as a product leaves them
@@ -42,9 +42,9 @@ Symbols
     sum_tile                  the first [64, 64] tile of the batch entry and head there
     items                     tiles of keys that programs take
     tiles                     tiles of keys that a head has
-    group                     key heads of a group, whose tiles come together
-    before, joint             heads in groups, and those behind them, whose tiles all come together
-    rest, width               a tile's place behind those of the first heads, and heads of its group
+    group                     key heads of a group, whose tiles come one after the other
+    grouped, joined           heads that come group by group, and the last ones, which are one group
+    behind                    a tile's place behind those of the heads that come group by group
     place                     the place of a tile in the order in which programs take them; also a place in dq_sum
     taken_ptr                 how many tiles programs have taken beside the first of each
     places                    for each stage of keys which tile of which head it is
@@ -71,6 +71,8 @@ Symbols
     factors                   ds as workers exchange it, [BLOCK_M, 64] by stage and worker
     factors_ready             for each of these stages a barrier that both workers have stored theirs
     turn                      the stage that is at hand
+    near, far                 q_pos - k_pos is near - far: near is known of each register, far one number for all of a
+                              thread
     AHEAD, ASIDE              the first query and the first column of the worker's half of the program's share of dQ
     shares                    each worker's half in shared memory, for the copy engine
 """
@@ -150,7 +152,7 @@ def accumulate(
     row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
     q_pos = row + q_begin
     near = of_registers(BLOCK_M, SCORES)
-    far = apart(near - (q_pos[None, :] - k_pos[:, None]))
+    far = apart(near - (q_pos[None, :] - k_pos[:, None]))  # one number in each thread
     keep = near >= far  # causal
     p = tl.where(keep, p, 0.0)
     dp = warpgroup_mma_wait(0, [weighing])
@@ -217,7 +219,7 @@ def work(
     BLOCK_DV: tl.constexpr, K_STAGES: tl.constexpr, WORKERS: tl.constexpr, WORKER: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of 64 keys of each tile that this program takes."""
-    dk_ptr, dv_ptr, q_total, k_total, Hq, scale, tiles, group, before, joint = arguments
+    dk_ptr, dv_ptr, q_total, k_total, Hq, scale, tiles, group, grouped, joined = arguments
     k_buffer, v_buffer, kv_ready = keys
     kv_free, places = turns
     factors, factors_ready, shares = exchange
@@ -230,7 +232,7 @@ def work(
     if K_STAGES > 1:
         tile, b, kv_h = next_place(begun, kv_ready, places, K_STAGES)
     else:
-        tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, before, joint)
+        tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, grouped, joined)
     while tile >= 0:
         stage = begun % K_STAGES
         Hkv = Hq // GROUP
@@ -307,14 +309,14 @@ def load_queries(
 
 
 @gluon.jit
-def place_of(place, Hkv, tiles, group, before, joint):
+def place_of(place, Hkv, tiles, group, grouped, joined):
     """The tile of keys at a place in the order of all tiles, its batch entry and which of Hkv key heads."""
-    rest = place - before * tiles  # from 0 on the last heads' tiles, joined in one group
-    place = tl.where(rest < 0, place, rest)
-    width = tl.where(rest < 0, group, joint)
-    first = place // (width * tiles) * width + tl.where(rest < 0, 0, before)
-    head = first + place % width
-    tile = place // width % tiles
+    behind = place - grouped * tiles  # from 0 on: tiles of the last heads, which are one group
+    first = tl.where(behind < 0, 0, grouped)
+    place = tl.where(behind < 0, place, behind)
+    group = tl.where(behind < 0, group, joined)
+    head = first + place // (group * tiles) * group + place % group
+    tile = place // group % tiles
     b, head = head // Hkv, head % Hkv
     return tile, b, head
 
@@ -326,13 +328,15 @@ def load_tiles(
     WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the tiles of keys, values and queries that the workers need, in their order."""
-    lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, before, joint = lengths
+    (
+        lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, grouped, joined
+    ) = lengths  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     at = 0  # tiles of queries so far
     begun = 0  # tiles of keys so far
     place = tl.program_id(0)
     while place < items:
-        tile, b, kv_h = place_of(place, Hq // GROUP, tiles, group, before, joint)
+        tile, b, kv_h = place_of(place, Hq // GROUP, tiles, group, grouped, joined)
         k_start = tile * BLOCK_N
         q_offset, q_len = 0, q_total
         k_offset, k_len = 0, k_total
@@ -375,10 +379,10 @@ def load_tiles(
         mbarrier.arrive(kv_ready.index(stage), count=2)
 
 
-@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "before", "joint"])
+@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "grouped", "joined"])
 def backward(
     q_desc, k_desc, v_desc, dout_desc, dq_sum_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, scale, q_total,
-    k_total, Hq, items, tiles, group, before, joint, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    k_total, Hq, items, tiles, group, grouped, joined, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
@@ -407,8 +411,10 @@ def backward(
         barriers(STAGES, WORKERS)
     )  # fmt: skip
     fence_async_shared()
-    arguments = (dk_ptr, dv_ptr, q_total, k_total, Hq, scale, tiles, group, before, joint)
-    lengths = (lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, before, joint)
+    arguments = (dk_ptr, dv_ptr, q_total, k_total, Hq, scale, tiles, group, grouped, joined)
+    lengths = (
+        lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, grouped, joined
+    )  # fmt: skip
     # a worker's threads get the registers that the loader leaves
     gl.warp_specialize(
         [

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8ab84b62965d9ca4
-#   text hash     70d486c1c6ec9ef9
+#   content hash  cbb7c5ce17b78238
+#   text hash     9a3709da5bf4f683
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

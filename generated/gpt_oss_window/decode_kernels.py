@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7f582045af831940
-#   text hash     078637bc60db48ca
+#   content hash  18ced18b5faa1f32
+#   text hash     8722bd28f6758c1c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

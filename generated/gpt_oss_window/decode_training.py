@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7f582045af831940
-#   text hash     5bbbaeb6b480ba45
+#   content hash  18ced18b5faa1f32
+#   text hash     73472c559ba60a7c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

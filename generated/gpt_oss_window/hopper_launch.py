@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7f582045af831940
-#   text hash     2c046bf4b1c731e9
+#   content hash  18ced18b5faa1f32
+#   text hash     c23bd5f1bf203a95
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7f582045af831940
-#   text hash     9012618d35e0ac35
+#   content hash  18ced18b5faa1f32
+#   text hash     e70987e7b6de1da8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

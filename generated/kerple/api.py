@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  02cbcf495b6ad738
-#   text hash     b84e31125b9aa33b
+#   content hash  a2637bc2a62824d6
+#   text hash     7564217a39860e4c
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

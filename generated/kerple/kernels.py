@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  02cbcf495b6ad738
-#   text hash     7d288b84a05464b6
+#   content hash  a2637bc2a62824d6
+#   text hash     67f5ce1381056e6b
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

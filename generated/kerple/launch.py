@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  02cbcf495b6ad738
-#   text hash     0501052d12fc0a16
+#   content hash  a2637bc2a62824d6
+#   text hash     2a4e15b2ff669832
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  02cbcf495b6ad738
-#   text hash     2b55558ba61d257a
+#   content hash  a2637bc2a62824d6
+#   text hash     e5e5007236f12130
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

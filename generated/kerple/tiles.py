@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  02cbcf495b6ad738
-#   text hash     8af86ed377affab3
+#   content hash  a2637bc2a62824d6
+#   text hash     5913b79cc3900192
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

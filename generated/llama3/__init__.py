@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  164bcc8c70e7a5e5
-#   text hash     437e380470e08c7b
+#   content hash  21ec1857a5f47a3f
+#   text hash     e623e55aeb7b877d
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

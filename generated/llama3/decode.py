@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  164bcc8c70e7a5e5
-#   text hash     532d5d3c95677014
+#   content hash  21ec1857a5f47a3f
+#   text hash     ad74d715a9110c8a
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

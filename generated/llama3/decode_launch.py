@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  164bcc8c70e7a5e5
-#   text hash     2058d810420b7582
+#   content hash  21ec1857a5f47a3f
+#   text hash     82b472b51a728d77
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  164bcc8c70e7a5e5
-#   text hash     5cd495bce67b367a
+#   content hash  21ec1857a5f47a3f
+#   text hash     d9f6857fa042f727
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  164bcc8c70e7a5e5
-#   text hash     afbe67fc0099282a
+#   content hash  21ec1857a5f47a3f
+#   text hash     a0dddcb4bf148343
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

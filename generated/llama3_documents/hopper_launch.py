@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0d8938887b9bb1a4
-#   text hash     2103cd1618607854
+#   content hash  4b6000551de0cba2
+#   text hash     cfc989a87f752e21
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

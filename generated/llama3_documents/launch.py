@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0d8938887b9bb1a4
-#   text hash     8fb466f91e4ddde8
+#   content hash  4b6000551de0cba2
+#   text hash     ae501e8db3ffdccf
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0d8938887b9bb1a4
-#   text hash     ea20328e410689e6
+#   content hash  4b6000551de0cba2
+#   text hash     4b154387837da011
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

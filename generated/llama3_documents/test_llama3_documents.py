@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0d8938887b9bb1a4
-#   text hash     e617b07bae55293e
+#   content hash  4b6000551de0cba2
+#   text hash     30064a21da8a6d47
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

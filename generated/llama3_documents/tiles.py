@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0d8938887b9bb1a4
-#   text hash     fb8adece8c812654
+#   content hash  4b6000551de0cba2
+#   text hash     0b7f80b2f307a9fb
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c9cbac387fe05da2
-#   text hash     d6dd57916e6fe229
+#   content hash  10ccc784d053b410
+#   text hash     c6f0634f9da43cbc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

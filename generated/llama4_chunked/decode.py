@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c9cbac387fe05da2
-#   text hash     0d5d95f89aaea95a
+#   content hash  10ccc784d053b410
+#   text hash     d5438a60fbb811bd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c9cbac387fe05da2
-#   text hash     a8874096a876c217
+#   content hash  10ccc784d053b410
+#   text hash     08dcbb219ecff470
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c9cbac387fe05da2
-#   text hash     19ae852a8d9d8caa
+#   content hash  10ccc784d053b410
+#   text hash     731acea27ca25060
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c9cbac387fe05da2
-#   text hash     6b2b7ecd13c018c5
+#   content hash  10ccc784d053b410
+#   text hash     bc8954139759dfda
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

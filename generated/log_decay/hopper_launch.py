@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  35c7d1bc28d604db
-#   text hash     73794847a0a508e6
+#   content hash  146268638af256bc
+#   text hash     9e1a4680ebbef26c
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

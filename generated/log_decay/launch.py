@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  35c7d1bc28d604db
-#   text hash     a61a59f54683313a
+#   content hash  146268638af256bc
+#   text hash     72233d62c475f997
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  35c7d1bc28d604db
-#   text hash     cd4b34bd361d425c
+#   content hash  146268638af256bc
+#   text hash     d71e4c0694839bd4
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d819e6f60fef11d9
-#   text hash     290297ddb6ecbc6c
+#   content hash  1fa6c13757d11d21
+#   text hash     7e93cfc675003e37
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

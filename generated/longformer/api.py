@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d819e6f60fef11d9
-#   text hash     a4508b0848fa8a04
+#   content hash  1fa6c13757d11d21
+#   text hash     e99a713676f7e6c1
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d819e6f60fef11d9
-#   text hash     0b58de7cb3be81ba
+#   content hash  1fa6c13757d11d21
+#   text hash     b0dcd209d039f609
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d819e6f60fef11d9
-#   text hash     c612c4375cd9b4b9
+#   content hash  1fa6c13757d11d21
+#   text hash     bb0c26c576933f23
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d819e6f60fef11d9
-#   text hash     30a2e79ce628e516
+#   content hash  1fa6c13757d11d21
+#   text hash     7139d6857b2261ee
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

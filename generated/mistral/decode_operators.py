@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dbc4a0c258689041
-#   text hash     cd74ee64a6ed3ada
+#   content hash  84bd0b6c9cb93426
+#   text hash     be9f2a34a1699f0e
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

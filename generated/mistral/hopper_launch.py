@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dbc4a0c258689041
-#   text hash     f3a35d5aa21f0c35
+#   content hash  84bd0b6c9cb93426
+#   text hash     64b633e23c819fa0
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

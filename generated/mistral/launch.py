@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dbc4a0c258689041
-#   text hash     14c13a44b29373cf
+#   content hash  84bd0b6c9cb93426
+#   text hash     20d7b38261807153
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

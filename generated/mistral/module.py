@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dbc4a0c258689041
-#   text hash     92fff934d1c2224b
+#   content hash  84bd0b6c9cb93426
+#   text hash     eaf3e021b1afe758
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from . import decode_arguments
+from . import arguments, decode_arguments
 from .api import attention
 from .decode import append, attend_with_cache
 
@@ -179,6 +179,8 @@ class Cache:
     def append(self, k, v, cos, sin, positions):
         """Puts new tokens behind those of each sequence; `grow` counts them in."""
         tokens = k.shape[1]
+        if k.shape[0] != len(self.seq_lens):
+            raise ValueError(f"cache: expected a batch of {len(self.seq_lens)}, as it was made for, got {k.shape[0]}")
         if self.longest + tokens > self.size:
             raise ValueError(f"cache: expected room for {self.longest + tokens} tokens, got {self.size}")
         places = self.seq_lens[:, None] + torch.arange(tokens, dtype=torch.int64, device=k.device)
@@ -196,5 +198,10 @@ class Cache:
         lengths: int32 (B,)
         longest: the largest of them, optional; without it no room is given back, as finding it would wait for the device
         """
+        if not torch.is_tensor(lengths) or lengths.shape != self.seq_lens.shape:
+            got = tuple(lengths.shape) if torch.is_tensor(lengths) else type(lengths).__name__
+            raise ValueError(f"lengths: expected a tensor of shape {tuple(self.seq_lens.shape)}, got {got}")
+        if arguments.at_hand(lengths) and (lengths < 0).any():
+            raise ValueError(f"lengths: expected none below 0, got {lengths.tolist()}")
         self.seq_lens.copy_(torch.minimum(self.seq_lens, lengths))
         self.longest = self.longest if longest is None else min(self.longest, longest)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dbc4a0c258689041
-#   text hash     5cc88e9547a74dc1
+#   content hash  84bd0b6c9cb93426
+#   text hash     ebab7c35191f49bd
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dbc4a0c258689041
-#   text hash     3840cee251d7cec4
+#   content hash  84bd0b6c9cb93426
+#   text hash     434e7dbbd8bf00d9
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

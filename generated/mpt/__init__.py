@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a2cb2bdb2550a574
-#   text hash     df1e98bf8253fdb3
+#   content hash  075d7681ddb3ce7a
+#   text hash     88e7eba90ba476bc
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a2cb2bdb2550a574
-#   text hash     e49af48f2e2b1b1a
+#   content hash  075d7681ddb3ce7a
+#   text hash     2fa12c98f847167c
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a2cb2bdb2550a574
-#   text hash     9d99c5c787efb892
+#   content hash  075d7681ddb3ce7a
+#   text hash     2cfd6927fe5d1ea2
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a2cb2bdb2550a574
-#   text hash     6b7c8ae68cfbf2c8
+#   content hash  075d7681ddb3ce7a
+#   text hash     4c898afc8c4b4128
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a2cb2bdb2550a574
-#   text hash     8f3824b04da00f77
+#   content hash  075d7681ddb3ce7a
+#   text hash     4f77762b2f4d3c4b
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

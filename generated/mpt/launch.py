@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a2cb2bdb2550a574
-#   text hash     bfa663f182f48501
+#   content hash  075d7681ddb3ce7a
+#   text hash     b6d87feb87e0b3e5
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

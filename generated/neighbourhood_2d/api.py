@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  44509fc2286d9393
-#   text hash     29dc02d9107c023c
+#   content hash  f4fa36ef74d4a222
+#   text hash     fa6103898a8ff685
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  44509fc2286d9393
-#   text hash     d962a4d129f65cc8
+#   content hash  f4fa36ef74d4a222
+#   text hash     07e056740ae3cc05
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

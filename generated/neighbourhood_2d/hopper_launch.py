@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  44509fc2286d9393
-#   text hash     3a8569a112a66946
+#   content hash  f4fa36ef74d4a222
+#   text hash     402d981956e78735
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

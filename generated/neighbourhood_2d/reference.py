@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  44509fc2286d9393
-#   text hash     81e836e17d52e369
+#   content hash  f4fa36ef74d4a222
+#   text hash     661cb969635223c8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

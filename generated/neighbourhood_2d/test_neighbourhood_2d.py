@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  44509fc2286d9393
-#   text hash     f3c4104d4e72f703
+#   content hash  f4fa36ef74d4a222
+#   text hash     9b603be74de135f0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

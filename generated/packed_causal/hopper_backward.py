@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4142d61d6bb6bb3a
-#   text hash     9e7b2a78a8cfd2f5
+#   content hash  c25426bbf2fb96e0
+#   text hash     a343d3a07330ab7c
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -21,9 +21,9 @@ of a tile's keys each, side by side:
 
 A stage is ready once all its bytes have come, LSE and delta of its queries with those of dout, and free once both workers
 are done with it; a barrier counts each.
-What dQ is made of passes between the workers through shared memory, in two stages. Programs add their shares to dQ in
-the order in which they come: the last bits differ from run to run. dQ is added up as [64, 64] tiles in the order in
-which a product leaves them in registers.
+What dQ is made of passes between the workers through shared memory, in two stages. dQ is added up as [64, 64] tiles in the
+order in which a product leaves them in registers. Programs add their shares to it
+in the order in which they come: the last bits differ from run to run.
 
 Layouts
     SCORES     [64, BLOCK_M] in registers, keys by queries, as a product leaves them
@@ -43,9 +43,9 @@ Symbols
     tiles                     tiles of keys that a head has
     slot                      the number of a tile of a head: a packed sequence may have room for one more than it has
     room                      tiles of a sequence, or one more
-    group                     key heads of a group, whose tiles come together
-    before, joint             heads in groups, and those behind them, whose tiles all come together
-    rest, width               a tile's place behind those of the first heads, and heads of its group
+    group                     key heads of a group, whose tiles come one after the other
+    grouped, joined           heads that come group by group, and the last ones, which are one group
+    behind                    a tile's place behind those of the heads that come group by group
     place                     the place of a tile in the order in which programs take them; also a place in dq_sum
     taken_ptr                 how many tiles programs have taken beside the first of each
     places                    for each stage of keys which tile of which head it is
@@ -74,6 +74,8 @@ Symbols
     factors                   ds as workers exchange it, [BLOCK_M, 64] by stage and worker
     factors_ready             for each of these stages a barrier that both workers have stored theirs
     turn                      the stage that is at hand
+    near, far                 q_pos - k_pos is near - far: near is known of each register, far one number for all of a
+                              thread
     AHEAD, ASIDE              the first query and the first column of the worker's half of the program's share of dQ
     shares                    each worker's half in shared memory, for the copy engine
 """
@@ -169,7 +171,7 @@ def accumulate(
     row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
     q_pos = row + q_begin
     near = of_registers(BLOCK_M, SCORES)
-    far = apart(near - (q_pos[None, :] - k_pos[:, None]))
+    far = apart(near - (q_pos[None, :] - k_pos[:, None]))  # one number in each thread
     keep = near >= far  # causal
     p = tl.where(keep, p, 0.0)
     dp = warpgroup_mma_wait(0, [weighing])
@@ -214,7 +216,7 @@ def work(
     """Store dK and dV of 64 keys of each tile that this program takes."""
     (
         dk_ptr, dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
-        Hq, scale, sequences, tiles, group, before, joint
+        Hq, scale, sequences, tiles, group, grouped, joined
     ) = arguments  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     kv_free, places = turns
@@ -228,7 +230,7 @@ def work(
     if K_STAGES > 1:
         tile, b, kv_h = next_place(begun, kv_ready, places, K_STAGES)
     else:
-        tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, before, joint, BLOCK_N)
+        tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, grouped, joined, BLOCK_N)
     while tile >= 0:
         stage = begun % K_STAGES
         Hkv = Hq // GROUP
@@ -334,14 +336,14 @@ def load_queries(
 
 
 @gluon.jit
-def place_of(place, cu_seqlens_k_ptr, sequences, tiles, group, before, joint, BLOCK_N: tl.constexpr):
+def place_of(place, cu_seqlens_k_ptr, sequences, tiles, group, grouped, joined, BLOCK_N: tl.constexpr):
     """The tile of keys at a place in the order of all tiles, its sequence and its key head."""
-    rest = place - before * tiles  # from 0 on the last heads' tiles, joined in one group
-    place = tl.where(rest < 0, place, rest)
-    width = tl.where(rest < 0, group, joint)
-    first = place // (width * tiles) * width + tl.where(rest < 0, 0, before)
-    head = first + place % width
-    slot = place // width % tiles
+    behind = place - grouped * tiles  # from 0 on: tiles of the last heads, which are one group
+    first = tl.where(behind < 0, 0, grouped)
+    place = tl.where(behind < 0, place, behind)
+    group = tl.where(behind < 0, group, joined)
+    head = first + place // (group * tiles) * group + place % group
+    slot = place // group % tiles
     b, tile = find_tile(cu_seqlens_k_ptr, slot, sequences, BLOCK_N)
     return tile, b, head
 
@@ -355,7 +357,7 @@ def load_tiles(
     """Copy the tiles of keys, values and queries that the workers need, in their order."""
     (
         lse_ptr, delta_ptr, taken_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total,
-        max_seqlen_k, sequences, q_rows, items, tiles, group, before, joint
+        max_seqlen_k, sequences, q_rows, items, tiles, group, grouped, joined
     ) = lengths  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     at = 0  # tiles of queries so far
@@ -363,7 +365,7 @@ def load_tiles(
     ends = 0  # ends of sequences so far
     place = tl.program_id(0)
     while place < items:
-        tile, b, kv_h = place_of(place, cu_seqlens_k_ptr, sequences, tiles, group, before, joint, BLOCK_N)
+        tile, b, kv_h = place_of(place, cu_seqlens_k_ptr, sequences, tiles, group, grouped, joined, BLOCK_N)
         k_start = tile * BLOCK_N
         q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
         q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
@@ -435,14 +437,14 @@ def load_tiles(
         "items",
         "tiles",
         "group",
-        "before",
-        "joint",
+        "grouped",
+        "joined",
     ]
 )
 def backward(
     q_desc, k_desc, v_desc, dout_desc, dq_sum_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr,
     cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, sequences,
-    q_rows, items, tiles, group, before, joint, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    q_rows, items, tiles, group, grouped, joined, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
@@ -474,11 +476,11 @@ def backward(
     fence_async_shared()
     arguments = (
         dk_ptr, dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
-        Hq, scale, sequences, tiles, group, before, joint
+        Hq, scale, sequences, tiles, group, grouped, joined
     )  # fmt: skip
     lengths = (
         lse_ptr, delta_ptr, taken_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total,
-        max_seqlen_k, sequences, q_rows, items, tiles, group, before, joint
+        max_seqlen_k, sequences, q_rows, items, tiles, group, grouped, joined
     )  # fmt: skip
     # a worker's threads get the registers that the loader leaves
     gl.warp_specialize(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4142d61d6bb6bb3a
-#   text hash     1450ae0fc0d42ddc
+#   content hash  c25426bbf2fb96e0
+#   text hash     955766de565e25af
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4142d61d6bb6bb3a
-#   text hash     dc13e5f28d015789
+#   content hash  c25426bbf2fb96e0
+#   text hash     4f16233ba015d994
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

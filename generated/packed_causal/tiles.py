@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4142d61d6bb6bb3a
-#   text hash     d22fbfd4bc5c40ee
+#   content hash  c25426bbf2fb96e0
+#   text hash     ff7a25bb17398529
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2bb617602a96c3e7
-#   text hash     7cee8296716489e8
+#   content hash  c225de6137ea53b6
+#   text hash     a4bd7ab88d5c9a05
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2bb617602a96c3e7
-#   text hash     58006340810e102f
+#   content hash  c225de6137ea53b6
+#   text hash     a88e6aae6ee4c926
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 
@@ -36,7 +36,7 @@ def differentiate(
             cache, kernels.backward, (block_m, block_n),
             (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, cu_seqlens_q, cu_seqlens_k, float(scale)),
             grid=lambda: runtime.grid(k.shape[-2], (k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1) * block_n,
-                block_n, q, dout, dq_sum, shares=cu_seqlens_k.shape[0] - 1),
+                block_n, q, dout, dq_sum, sequences=cu_seqlens_k.shape[0] - 1),
             from_shapes=lambda: dict(
                 q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
                 v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
@@ -46,7 +46,7 @@ def differentiate(
                 BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
                 STAGES=stages,
                 TILE_AXIS=runtime.tile_axis((k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1) * block_n, block_n),
-                num_warps=warps, num_stages=stages,
+                balance="slots", num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
     else:
@@ -54,7 +54,7 @@ def differentiate(
             cache, wide.backward, (block_m, block_n),
             (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, cu_seqlens_q, cu_seqlens_k, float(scale)),
             grid=lambda: runtime.grid(k.shape[-2], (k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1) * block_n,
-                block_n, q, dout, dq_sum, shares=cu_seqlens_k.shape[0] - 1),
+                block_n, q, dout, dq_sum, sequences=cu_seqlens_k.shape[0] - 1),
             from_shapes=lambda: dict(
                 q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
                 v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
@@ -63,7 +63,7 @@ def differentiate(
                 GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
                 BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), STAGES=stages,
                 TILE_AXIS=runtime.tile_axis((k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1) * block_n, block_n),
-                num_warps=warps, num_stages=stages,
+                balance="slots", num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
     runtime.launch(

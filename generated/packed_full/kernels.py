@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2bb617602a96c3e7
-#   text hash     89da67cf9a239e84
+#   content hash  c225de6137ea53b6
+#   text hash     294b2b26d6b704e1
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2bb617602a96c3e7
-#   text hash     92c1b006ce35a1dd
+#   content hash  c225de6137ea53b6
+#   text hash     61eb7b898c0569d1
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2bb617602a96c3e7
-#   text hash     9cda248e79fb6573
+#   content hash  c225de6137ea53b6
+#   text hash     216622e89876bc34
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ab5e1317c6e60ecf
-#   text hash     33aad1b59f12c205
+#   content hash  da7540d230807de4
+#   text hash     55752524797b60eb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -12,19 +12,20 @@
 
 In each program of `backward` one warp loads, and two workers of four warps have 64 of a tile's keys each, side by side:
 
-    load_tiles   waits until a stage of a buffer is free, and has the next tile of keys and of values copied into it, or of
-                 queries and of dout: also while workers still store what they made of the tile of keys before
+    load_tiles   has keys and values copied into their buffer, then waits until a stage of a buffer is free, and has the next
+                 tile of queries and of dout copied into it
     work         for each tile of queries: scores and weights once more, its share of dV and dK, and half of the
                  program's share of dQ, which the copy engine adds to what other programs add there
 
-Inputs get sums of dS: over the queries of each key, and over the keys of each query. They are products with ones of dS as
-it lies in shared memory, rounded: in a running sum of both what pairs have on either side of a token is to cancel out.
+Inputs get sums of dS: over the queries of each key, and over the keys of each query, which are added to memory like dQ.
+They are products of dS as it lies in shared memory, rounded: in a running sum of both a pair of tokens on one side is to
+cancel out.
 
 A stage is ready once all its bytes have come, LSE and delta of its queries with those of dout, and free once both workers
 are done with it; a barrier counts each.
-What dQ is made of passes between the workers through shared memory, in two stages. Programs add their shares to dQ in
-the order in which they come: the last bits differ from run to run. dQ is added up as [64, 64] tiles in the order in
-which a product leaves them in registers.
+What dQ is made of passes between the workers through shared memory, in two stages. dQ is added up as [64, 64] tiles in the
+order in which a product leaves them in registers. Programs add their shares to it, and to sums of rows,
+in the order in which they come: the last bits differ from run to run.
 
 Layouts
     SCORES     [64, BLOCK_M] in registers, keys by queries, as a product leaves them
@@ -32,7 +33,7 @@ Layouts
     FACTORS    [64, BLOCK_M] as the left operand of the products that make OUT
     SHARE      [64, 64] as a product leaves a worker's half of the program's share of dQ
     ROWS       [64, BLOCK_D] in shared memory, on the way from OUT to WIDE
-    SUMS       [64, 8] as a product with ones leaves sums of rows: the same in each column
+    SUM        [64, 8] as a product leaves sums of rows of its left operand: an eighth of each in every column
     WIDE       [64, BLOCK_D], 16 bytes of a row in each thread, as memory takes them
 
 Symbols
@@ -45,9 +46,9 @@ Symbols
     tiles                     tiles of keys that a head has
     slot                      the number of a tile of a head: a packed sequence may have room for one more than it has
     room                      tiles of a sequence, or one more
-    group                     key heads of a group, whose tiles come together
-    before, joint             heads in groups, and those behind them, whose tiles all come together
-    rest, width               a tile's place behind those of the first heads, and heads of its group
+    group                     key heads of a group, whose tiles come one after the other
+    grouped, joined           heads that come group by group, and the last ones, which are one group
+    behind                    a tile's place behind those of the heads that come group by group
     place                     the place of a tile in the order in which programs take them; also a place in dq_sum
     taken_ptr                 how many tiles programs have taken beside the first of each
     places                    for each stage of keys which tile of which head it is
@@ -76,11 +77,12 @@ Symbols
     factors                   ds as workers exchange it, [BLOCK_M, 64] by stage and worker
     factors_ready             for each of these stages a barrier that both workers have stored theirs
     turn                      the stage that is at hand
+    distance                  how far each key stands before each query, q_pos - k_pos
     k_added                   what terms add to all scores of a key, in log2 units; what they add to a query's is taken
                               from its LSE
     AHEAD, ASIDE              the first query and the first column of the worker's half of the program's share of dQ
     shares                    each worker's half in shared memory, for the copy engine
-    ones                      [8, 64], of which a product with dS makes sums
+    eighths                   [8, 64], eight times 1 / 8: columns of a product of dS with it add up to its sums
     key_sums, row_sums        sums of dS over the queries of each of a worker's keys, and over the keys of 64 rows
     in_log_decay_q_sum_row    where in_log_decay_q_sum of the head at hand begins
 """
@@ -150,23 +152,24 @@ def by_threads(x):
     return x.reshape([4, 2, 8, 8, 4, 2]).permute([3, 0, 2, 4, 1, 5]).reshape([16, 256])
 
 
-SUMS = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 8, 16]))
+SUM = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 8, 16]))
 
 
 @gluon.jit
 def sum_up(
-    key_sums, factors, first, ones, WORKER: gl.constexpr, AHEAD: gl.constexpr, ASIDE: gl.constexpr,
+    key_sums, factors, turn, eighths, WORKER: gl.constexpr, AHEAD: gl.constexpr, ASIDE: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr
 ):  # fmt: skip
     """Add dS of a tile of queries to sums of a worker's keys, and sum up 64 of its rows unless the other worker does."""
     for i in gl.static_range(BLOCK_M // 64):
-        keys = factors.index(first + WORKER).slice(i * 64, 64, 0).permute((1, 0))
-        key_sums = warpgroup_mma(keys, ones.permute((1, 0)), key_sums, is_async=True)
-    row_sums = gl.full([64, 8], 0.0, gl.float32, SUMS)
+        by_key = factors.index(turn * 2 + WORKER).slice(i * 64, 64, 0).permute((1, 0))
+        key_sums = warpgroup_mma(by_key, eighths.permute((1, 0)), key_sums, is_async=True)
+    row_sums = gl.full([64, 8], 0.0, gl.float32, SUM)
     if ASIDE == 0:
         for i in gl.static_range(BLOCK_N // 64):
-            rows = factors.index(first + i).slice(AHEAD, 64, 0)
-            row_sums = warpgroup_mma(rows, ones.permute((1, 0)), row_sums, use_acc=i > 0, is_async=True)
+            by_row = factors.index(turn * 2 + i).slice(AHEAD, 64, 0)
+            row_sums = warpgroup_mma(by_row, eighths.permute((1, 0)), row_sums, use_acc=i > 0, is_async=True)
+    # the product for dK, issued before, is waited for, too
     return warpgroup_mma_wait(0, [key_sums, row_sums])
 
 
@@ -177,7 +180,7 @@ def accumulate(
     WORKER: tl.constexpr
 ):  # fmt: skip
     """Update dK and dV of a worker's keys with one tile of queries, and add the program's share of dQ to memory."""
-    factors, factors_ready, shares, ones = exchange
+    factors, factors_ready, shares, eighths = exchange
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     stage, phase = at % STAGES, at // STAGES & 1
     (
@@ -229,21 +232,20 @@ def accumulate(
     fence_async_shared()
     place = sum_tile + q_start // 64 * (BLOCK_D // 64) + WORKER
     add_tile(dq_sum_desc, [place * 16, 0], shares.index(WORKER))
-    if in_log_decay_k_sum_ptr is not None or in_log_decay_q_sum_ptr is not None:
+    if in_log_decay_k_sum_ptr is not None:
         key_sums, row_sums = sum_up(
-            key_sums, factors, turn * 2, ones, WORKER, AHEAD, ASIDE, BLOCK_M, BLOCK_N
+            key_sums, factors, turn, eighths, WORKER, AHEAD, ASIDE, BLOCK_M, BLOCK_N
         )  # fmt: skip
         if ASIDE == 0:
             # [64]
-            row = q_start + AHEAD + gl.arange(0, 64, gl.SliceLayout(1, SUMS))
+            row = q_start + AHEAD + gl.arange(0, 64, gl.SliceLayout(1, SUM))
             q_pos = row + q_begin
-            if in_log_decay_q_sum_ptr is not None:
-                tl.atomic_add(
-                    in_log_decay_q_sum_ptr + in_log_decay_q_sum_row + q_pos,
-                    tl.sum(row_sums, 1) * 0.125,
-                    mask=row < q_len,
-                    sem="relaxed",
-                )
+            tl.atomic_add(
+                in_log_decay_q_sum_ptr + in_log_decay_q_sum_row + q_pos,
+                tl.sum(row_sums, 1),
+                mask=(row < q_len) & (q_pos >= 0),
+                sem="relaxed",
+            )
     dk = warpgroup_mma_wait(0, [adding_dk])
     mbarrier.arrive(free.index(stage), count=1)
     return at + 1, dk, dv, key_sums
@@ -259,12 +261,12 @@ def work(
     (
         dk_ptr, dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
         Hq, scale, sequences, k_rows, in_log_decay_ptr, in_log_decay_stride_head, in_log_decay_stride_token,
-        in_log_decay_stride_part, in_log_decay_k_sum_ptr, in_log_decay_q_sum_ptr, tiles, group, before,
-        joint
+        in_log_decay_stride_part, in_log_decay_k_sum_ptr, in_log_decay_q_sum_ptr, tiles, group, grouped,
+        joined
     ) = arguments  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     kv_free, places = turns
-    factors, factors_ready, shares, ones = exchange
+    factors, factors_ready, shares, eighths = exchange
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
@@ -274,7 +276,7 @@ def work(
     if K_STAGES > 1:
         tile, b, kv_h = next_place(begun, kv_ready, places, K_STAGES)
     else:
-        tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, before, joint, BLOCK_N)
+        tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, grouped, joined, BLOCK_N)
     while tile >= 0:
         stage = begun % K_STAGES
         Hkv = Hq // GROUP
@@ -342,7 +344,7 @@ def work(
                 k_added = -in_log_decay_k * LOG2E
                 in_log_decay_q_sum_row = tl.cast(h, tl.int64) * k_rows + k_aligned
                 # [64, 8]
-                key_sums = gl.full([64, 8], 0.0, gl.float32, SUMS)
+                key_sums = gl.full([64, 8], 0.0, gl.float32, SUM)
                 terms = (
                     sum_tile, scale_log2, k_pos, in_log_decay_k_sum_ptr, in_log_decay_q_sum_ptr, in_log_decay_q_sum_row,
                     q_len, q_begin, in_log_decay_at_end_k, k_added
@@ -358,9 +360,9 @@ def work(
                         at, dk, dv, key_sums, k_tiles, v_tile, q_start, exchange, queries, dq_sum_desc, terms, BLOCK_M,
                         BLOCK_N, BLOCK_D, STAGES, SCORES, OUT, WORKER
                     )  # fmt: skip
-                # [64]
-                in_log_decay_k_sum = gl.convert_layout(tl.sum(key_sums, 1) * -0.125, gl.SliceLayout(1, SCORES))
                 if in_log_decay_k_sum_ptr is not None:
+                    # [64]
+                    in_log_decay_k_sum = gl.convert_layout(-tl.sum(key_sums, 1), gl.SliceLayout(1, SCORES))
                     tl.store(
                         in_log_decay_k_sum_ptr + tl.cast(h, tl.int64) * k_rows + k_aligned + k_pos,
                         in_log_decay_k_sum,
@@ -446,14 +448,14 @@ def load_queries(
 
 
 @gluon.jit
-def place_of(place, cu_seqlens_k_ptr, sequences, tiles, group, before, joint, BLOCK_N: tl.constexpr):
+def place_of(place, cu_seqlens_k_ptr, sequences, tiles, group, grouped, joined, BLOCK_N: tl.constexpr):
     """The tile of keys at a place in the order of all tiles, its sequence and its key head."""
-    rest = place - before * tiles  # from 0 on the last heads' tiles, joined in one group
-    place = tl.where(rest < 0, place, rest)
-    width = tl.where(rest < 0, group, joint)
-    first = place // (width * tiles) * width + tl.where(rest < 0, 0, before)
-    head = first + place % width
-    slot = place // width % tiles
+    behind = place - grouped * tiles  # from 0 on: tiles of the last heads, which are one group
+    first = tl.where(behind < 0, 0, grouped)
+    place = tl.where(behind < 0, place, behind)
+    group = tl.where(behind < 0, group, joined)
+    head = first + place // (group * tiles) * group + place % group
+    slot = place // group % tiles
     b, tile = find_tile(cu_seqlens_k_ptr, slot, sequences, BLOCK_N)
     return tile, b, head
 
@@ -468,7 +470,7 @@ def load_tiles(
     (
         lse_ptr, delta_ptr, taken_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total,
         max_seqlen_k, sequences, q_rows, in_log_decay_desc, in_log_decay_ptr, in_log_decay_stride_head,
-        in_log_decay_stride_token, in_log_decay_stride_part, items, tiles, group, before, joint
+        in_log_decay_stride_token, in_log_decay_stride_part, items, tiles, group, grouped, joined
     ) = lengths  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     at = 0  # tiles of queries so far
@@ -476,7 +478,7 @@ def load_tiles(
     ends = 0  # ends of sequences so far
     place = tl.program_id(0)
     while place < items:
-        tile, b, kv_h = place_of(place, cu_seqlens_k_ptr, sequences, tiles, group, before, joint, BLOCK_N)
+        tile, b, kv_h = place_of(place, cu_seqlens_k_ptr, sequences, tiles, group, grouped, joined, BLOCK_N)
         k_start = tile * BLOCK_N
         q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
         q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
@@ -566,16 +568,16 @@ def load_tiles(
         "items",
         "tiles",
         "group",
-        "before",
-        "joint",
+        "grouped",
+        "joined",
     ]
 )
 def backward(
     q_desc, k_desc, v_desc, dout_desc, dq_sum_desc, in_log_decay_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
     taken_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, in_log_decay_ptr, in_log_decay_k_sum_ptr,
     in_log_decay_q_sum_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, sequences, q_rows, k_rows,
-    in_log_decay_stride_head, in_log_decay_stride_token, in_log_decay_stride_part, items, tiles, group, before,
-    joint, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    in_log_decay_stride_head, in_log_decay_stride_token, in_log_decay_stride_part, items, tiles, group, grouped,
+    joined, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of all tiles of keys, summed over the query heads that read it, and add to dQ."""
@@ -597,9 +599,11 @@ def backward(
     # where programs take tiles in turns, stages of keys also wait for the word which tile they are
     keys = (k_buffer, v_buffer, barriers(K_STAGES, 2 if K_STAGES > 1 else 1))
     turns = (barriers(K_STAGES, WORKERS), gl.allocate_shared_memory(gl.int32, [K_STAGES * 3, 1], PLAIN))
-    ones = gl.allocate_shared_memory(q_desc.dtype, [8, 64], gl.NVMMASharedLayout.get_default_for([8, 64], q_desc.dtype))
-    ones.store(gl.full([8, 64], 1.0, q_desc.dtype, gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])))
-    exchange = (factors, barriers(2, WORKERS), shares, ones)
+    eighths = gl.allocate_shared_memory(
+        q_desc.dtype, [8, 64], gl.NVMMASharedLayout.get_default_for([8, 64], q_desc.dtype)
+    )
+    eighths.store(gl.full([8, 64], 0.125, q_desc.dtype, gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])))
+    exchange = (factors, barriers(2, WORKERS), shares, eighths)
     queries = (
         q_buffer, barriers(STAGES, 1), dout_buffer, lse_buffer, delta_buffer, barriers(STAGES, 2),
         barriers(STAGES, WORKERS)
@@ -609,13 +613,13 @@ def backward(
     arguments = (
         dk_ptr, dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
         Hq, scale, sequences, k_rows, in_log_decay_ptr, in_log_decay_stride_head, in_log_decay_stride_token,
-        in_log_decay_stride_part, in_log_decay_k_sum_ptr, in_log_decay_q_sum_ptr, tiles, group, before,
-        joint
+        in_log_decay_stride_part, in_log_decay_k_sum_ptr, in_log_decay_q_sum_ptr, tiles, group, grouped,
+        joined
     )  # fmt: skip
     lengths = (
         lse_ptr, delta_ptr, taken_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total,
         max_seqlen_k, sequences, q_rows, in_log_decay_desc, in_log_decay_ptr, in_log_decay_stride_head,
-        in_log_decay_stride_token, in_log_decay_stride_part, items, tiles, group, before, joint
+        in_log_decay_stride_token, in_log_decay_stride_part, items, tiles, group, grouped, joined
     )  # fmt: skip
     # a worker's threads get the registers that the loader leaves
     gl.warp_specialize(

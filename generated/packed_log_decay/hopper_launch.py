@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ab5e1317c6e60ecf
-#   text hash     f12995d297cb9e42
+#   content hash  da7540d230807de4
+#   text hash     ad907a8371973dc6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 
@@ -35,7 +35,7 @@ def differentiate(
         (q, k, v, dout, dq_sum, in_log_decay_sums, lse, delta, dk, dv, taken, cu_seqlens_q, cu_seqlens_k,
          float(scale), in_log_decay_sums, in_log_decay_k_sum, in_log_decay_q_sum),
         grid=lambda: runtime.grid(k.shape[-2], (k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1) * block_n,
-            block_n, q, dout, dq_sum, shares=cu_seqlens_k.shape[0] - 1),
+            block_n, q, dout, dq_sum, sequences=cu_seqlens_k.shape[0] - 1),
         from_shapes=lambda: dict(
             q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
             v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
@@ -49,7 +49,7 @@ def differentiate(
             DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
             BLOCK_DV=runtime.padded_width(v), STAGES=stages,
             TILE_AXIS=runtime.tile_axis((k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1) * block_n, block_n),
-            one_stage=True, num_warps=warps, num_stages=stages,
+            balance="slots", one_stage=True, num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(

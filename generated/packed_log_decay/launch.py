@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ab5e1317c6e60ecf
-#   text hash     2c3851084a4896f3
+#   content hash  da7540d230807de4
+#   text hash     9655864e5d29eec6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

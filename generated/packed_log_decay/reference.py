@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ab5e1317c6e60ecf
-#   text hash     c66e60aa46e58a8e
+#   content hash  da7540d230807de4
+#   text hash     25b846770bcdd660
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

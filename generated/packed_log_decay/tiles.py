@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ab5e1317c6e60ecf
-#   text hash     5e6ad250a7d16b0a
+#   content hash  da7540d230807de4
+#   text hash     1a7d0d837aa307e8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f2f0d5070d93e4c2
-#   text hash     8fce72f588f28a45
+#   content hash  da02b77050bb415c
+#   text hash     860a9cdf90203539
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f2f0d5070d93e4c2
-#   text hash     8246d77274342b9d
+#   content hash  da02b77050bb415c
+#   text hash     22de3578bd9d453d
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -172,9 +172,9 @@ def of_registers(COLUMNS: gl.constexpr, SCORES: gl.constexpr):
 
 
 @gluon.jit
-def apart(distance):
-    """A tile's distance, each register of it written by itself, or comparisons would become bits of a word."""
-    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [distance], gl.int32, True, 1)
+def apart(x):
+    """Integers as the compiler knows nothing of them: it would make bits of a word of comparisons of distances."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], gl.int32, True, 1)
 
 
 @gluon.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f2f0d5070d93e4c2
-#   text hash     77bc5231563a7c6f
+#   content hash  da02b77050bb415c
+#   text hash     d8f68af0ea77d239
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -22,9 +22,9 @@ of a tile's keys each, side by side:
 
 A stage is ready once all its bytes have come, LSE and delta of its queries with those of dout, and free once both workers
 are done with it; a barrier counts each.
-What dQ is made of passes between the workers through shared memory, in two stages. Programs add their shares to dQ in
-the order in which they come: the last bits differ from run to run. dQ is added up as [64, 64] tiles in the order in
-which a product leaves them in registers.
+What dQ is made of passes between the workers through shared memory, in two stages. dQ is added up as [64, 64] tiles in the
+order in which a product leaves them in registers. Programs add their shares to it
+in the order in which they come: the last bits differ from run to run.
 
 Layouts
     SCORES     [64, BLOCK_M] in registers, keys by queries, as a product leaves them
@@ -44,9 +44,9 @@ Symbols
     tiles                     tiles of keys that a head has
     slot                      the number of a tile of a head: a packed sequence may have room for one more than it has
     room                      tiles of a sequence, or one more
-    group                     key heads of a group, whose tiles come together
-    before, joint             heads in groups, and those behind them, whose tiles all come together
-    rest, width               a tile's place behind those of the first heads, and heads of its group
+    group                     key heads of a group, whose tiles come one after the other
+    grouped, joined           heads that come group by group, and the last ones, which are one group
+    behind                    a tile's place behind those of the heads that come group by group
     place                     the place of a tile in the order in which programs take them; also a place in dq_sum
     taken_ptr                 how many tiles programs have taken beside the first of each
     places                    for each stage of keys which tile of which head it is
@@ -75,6 +75,8 @@ Symbols
     factors                   ds as workers exchange it, [BLOCK_M, 64] by stage and worker
     factors_ready             for each of these stages a barrier that both workers have stored theirs
     turn                      the stage that is at hand
+    near, far                 q_pos - k_pos is near - far: near is known of each register, far one number for all of a
+                              thread
     AHEAD, ASIDE              the first query and the first column of the worker's half of the program's share of dQ
     shares                    each worker's half in shared memory, for the copy engine
 """
@@ -170,7 +172,7 @@ def accumulate(
     row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
     q_pos = row + q_begin
     near = of_registers(BLOCK_M, SCORES)
-    far = apart(near - (q_pos[None, :] - k_pos[:, None]))
+    far = apart(near - (q_pos[None, :] - k_pos[:, None]))  # one number in each thread
     keep = near >= far  # causal
     p = tl.where(keep, p, 0.0)
     dp = warpgroup_mma_wait(0, [weighing])
@@ -215,7 +217,7 @@ def work(
     """Store dK and dV of 64 keys of each tile that this program takes."""
     (
         dk_ptr, dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
-        Hq, scale, sequences, tiles, group, before, joint
+        Hq, scale, sequences, tiles, group, grouped, joined
     ) = arguments  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     kv_free, places = turns
@@ -229,7 +231,7 @@ def work(
     if K_STAGES > 1:
         tile, b, kv_h = next_place(begun, kv_ready, places, K_STAGES)
     else:
-        tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, before, joint, BLOCK_N)
+        tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, grouped, joined, BLOCK_N)
     while tile >= 0:
         stage = begun % K_STAGES
         Hkv = Hq // GROUP
@@ -335,14 +337,14 @@ def load_queries(
 
 
 @gluon.jit
-def place_of(place, cu_seqlens_k_ptr, sequences, tiles, group, before, joint, BLOCK_N: tl.constexpr):
+def place_of(place, cu_seqlens_k_ptr, sequences, tiles, group, grouped, joined, BLOCK_N: tl.constexpr):
     """The tile of keys at a place in the order of all tiles, its sequence and its key head."""
-    rest = place - before * tiles  # from 0 on the last heads' tiles, joined in one group
-    place = tl.where(rest < 0, place, rest)
-    width = tl.where(rest < 0, group, joint)
-    first = place // (width * tiles) * width + tl.where(rest < 0, 0, before)
-    head = first + place % width
-    slot = place // width % tiles
+    behind = place - grouped * tiles  # from 0 on: tiles of the last heads, which are one group
+    first = tl.where(behind < 0, 0, grouped)
+    place = tl.where(behind < 0, place, behind)
+    group = tl.where(behind < 0, group, joined)
+    head = first + place // (group * tiles) * group + place % group
+    slot = place // group % tiles
     b, tile = find_tile(cu_seqlens_k_ptr, slot, sequences, BLOCK_N)
     return tile, b, head
 
@@ -356,7 +358,7 @@ def load_tiles(
     """Copy the tiles of keys, values and queries that the workers need, in their order."""
     (
         lse_ptr, delta_ptr, taken_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total,
-        max_seqlen_k, sequences, q_rows, items, tiles, group, before, joint
+        max_seqlen_k, sequences, q_rows, items, tiles, group, grouped, joined
     ) = lengths  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     at = 0  # tiles of queries so far
@@ -364,7 +366,7 @@ def load_tiles(
     ends = 0  # ends of sequences so far
     place = tl.program_id(0)
     while place < items:
-        tile, b, kv_h = place_of(place, cu_seqlens_k_ptr, sequences, tiles, group, before, joint, BLOCK_N)
+        tile, b, kv_h = place_of(place, cu_seqlens_k_ptr, sequences, tiles, group, grouped, joined, BLOCK_N)
         k_start = tile * BLOCK_N
         q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
         q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
@@ -436,14 +438,14 @@ def load_tiles(
         "items",
         "tiles",
         "group",
-        "before",
-        "joint",
+        "grouped",
+        "joined",
     ]
 )
 def backward(
     q_desc, k_desc, v_desc, dout_desc, dq_sum_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr,
     cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, sequences,
-    q_rows, items, tiles, group, before, joint, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    q_rows, items, tiles, group, grouped, joined, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
@@ -475,11 +477,11 @@ def backward(
     fence_async_shared()
     arguments = (
         dk_ptr, dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
-        Hq, scale, sequences, tiles, group, before, joint
+        Hq, scale, sequences, tiles, group, grouped, joined
     )  # fmt: skip
     lengths = (
         lse_ptr, delta_ptr, taken_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total,
-        max_seqlen_k, sequences, q_rows, items, tiles, group, before, joint
+        max_seqlen_k, sequences, q_rows, items, tiles, group, grouped, joined
     )  # fmt: skip
     # a worker's threads get the registers that the loader leaves
     gl.warp_specialize(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f2f0d5070d93e4c2
-#   text hash     0f2740fe44e71350
+#   content hash  da02b77050bb415c
+#   text hash     e9b550df98063c02
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -47,10 +47,10 @@ Symbols
     items                     tiles of keys that programs take
     tiles                     tiles of keys that a head has
     room                      tiles of a sequence, or one more
-    group                     key heads of a group, whose tiles come together
-    before, joint             heads in groups, and those behind them, whose tiles all come together
-    place                     the place of a tile in the order in which programs take them; also a place in dq_sum
-    taken_ptr                 how many tiles programs have taken beside the first of each
+    group                     key heads of a group, whose tiles come one after the other
+    grouped, joined           heads that come group by group, and the last ones, which are one group
+    place                     places in dq_sum
+    taken_ptr                 for load_tiles, which reads it where programs take tiles in turns
     STAGES                    stages of the buffers of queries and of dout
     K_STAGES                  stages of keys and of values, for load_tiles: one
     keys, exchange, queries   buffers of a program's own, of what groups hand on, and of what they walk along, with
@@ -66,9 +66,10 @@ Symbols
     come                      a barrier that the next sequence's rows came along: the loader clears them before others
                               look
     turns                     what load_tiles takes where programs take tiles in turns: nothing
-    kv_ready                  for each stage of these a barrier that keys and values have come
+    kv_ready                  a barrier that keys and values have come
     free                      for each stage of the buffers a barrier that make_dv and make_dk are done with it
     turn                      the stage that is at hand
+    distance                  how far each key stands before each query, q_pos - k_pos
 """
 
 import triton.language as tl
@@ -212,14 +213,14 @@ def make_dv(
     """Store dV of a program's keys."""
     (
         dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, scale,
-        sequences, tiles, group, before, joint
+        sequences, tiles, group, grouped, joined
     ) = for_dv  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128 if BLOCK_DV > 128 else BLOCK_DV, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
-    tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, before, joint, BLOCK_N)
+    tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, grouped, joined, BLOCK_N)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
     q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
@@ -273,7 +274,7 @@ def make_dk(
     """Store dK of a program's keys."""
     (
         dk_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, scale,
-        sequences, tiles, group, before, joint
+        sequences, tiles, group, grouped, joined
     ) = for_dk  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
@@ -282,7 +283,7 @@ def make_dk(
     REST: gl.constexpr = 64 if D <= 192 else 128
     OUT_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
-    tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, before, joint, BLOCK_N)
+    tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, grouped, joined, BLOCK_N)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
     q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
@@ -330,10 +331,10 @@ def make_dq(
     """Add a program's share of dQ to memory."""
     (
         dq_sum_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
-        sequences, tiles, group, before, joint
+        sequences, tiles, group, grouped, joined
     ) = for_dq  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
-    tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, before, joint, BLOCK_N)
+    tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, grouped, joined, BLOCK_N)
     k_start = tile * BLOCK_N
     q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
     q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
@@ -373,14 +374,14 @@ def make_dq(
         "items",
         "tiles",
         "group",
-        "before",
-        "joint",
+        "grouped",
+        "joined",
     ]
 )
 def backward(
     q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr,
     cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, sequences,
-    q_rows, items, tiles, group, before, joint, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    q_rows, items, tiles, group, grouped, joined, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
@@ -408,19 +409,19 @@ def backward(
     fence_async_shared()
     for_dv = (
         dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, scale,
-        sequences, tiles, group, before, joint
+        sequences, tiles, group, grouped, joined
     )  # fmt: skip
     for_dk = (
         dk_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, scale,
-        sequences, tiles, group, before, joint
+        sequences, tiles, group, grouped, joined
     )  # fmt: skip
     for_dq = (
         dq_sum_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
-        sequences, tiles, group, before, joint
+        sequences, tiles, group, grouped, joined
     )  # fmt: skip
     lengths = (
         lse_ptr, delta_ptr, taken_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total,
-        max_seqlen_k, sequences, q_rows, items, tiles, group, before, joint
+        max_seqlen_k, sequences, q_rows, items, tiles, group, grouped, joined
     )  # fmt: skip
     # threads of the first group get the registers that the others leave
     gl.warp_specialize(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f2f0d5070d93e4c2
-#   text hash     570583926d946a14
+#   content hash  da02b77050bb415c
+#   text hash     7daab910f77df161
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f2f0d5070d93e4c2
-#   text hash     da4bc295ab273758
+#   content hash  da02b77050bb415c
+#   text hash     e2bd5fbdbca13d16
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f2f0d5070d93e4c2
-#   text hash     be3cae8eae679cc8
+#   content hash  da02b77050bb415c
+#   text hash     49c5d51405409f2f
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

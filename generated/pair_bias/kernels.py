@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5bc13de276b49814
-#   text hash     ff30d1e89e90d7a9
+#   content hash  4f84aef26e6bd181
+#   text hash     b6a1e7886ec1648c
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5bc13de276b49814
-#   text hash     4f9db3982aeb769d
+#   content hash  4f84aef26e6bd181
+#   text hash     ecb9903d52ccb02a
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5bc13de276b49814
-#   text hash     d1680a0f542e840c
+#   content hash  4f84aef26e6bd181
+#   text hash     40047000f8ae4434
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

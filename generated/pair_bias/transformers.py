@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5bc13de276b49814
-#   text hash     3d4282b2a2da75e2
+#   content hash  4f84aef26e6bd181
+#   text hash     f1c820429f9ccb54
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

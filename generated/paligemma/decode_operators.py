@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e4ffa397d8f91b42
-#   text hash     e1eeb926152cad50
+#   content hash  4416ae0042f3ac78
+#   text hash     60232d1789746bd4
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

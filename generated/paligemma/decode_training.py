@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e4ffa397d8f91b42
-#   text hash     c7f87069d7c33f77
+#   content hash  4416ae0042f3ac78
+#   text hash     20f5e28856e2e94f
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e4ffa397d8f91b42
-#   text hash     9fbead1dbb98ffcd
+#   content hash  4416ae0042f3ac78
+#   text hash     48e5ca2a9b420039
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e4ffa397d8f91b42
-#   text hash     f074901a4ac439af
+#   content hash  4416ae0042f3ac78
+#   text hash     68de262bb34d9622
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

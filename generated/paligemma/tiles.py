@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e4ffa397d8f91b42
-#   text hash     06e1012daf3a52f5
+#   content hash  4416ae0042f3ac78
+#   text hash     a86ceb0b7fe9039e
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  929598cb5c2d85d6
-#   text hash     b44f482fe1632758
+#   content hash  8152f5b5f749bfed
+#   text hash     4e5222546967bc97
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

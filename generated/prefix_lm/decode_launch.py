@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  929598cb5c2d85d6
-#   text hash     b97dd89b48a6ab8f
+#   content hash  8152f5b5f749bfed
+#   text hash     c170d2ea9090f434
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

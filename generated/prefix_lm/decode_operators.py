@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  929598cb5c2d85d6
-#   text hash     620edd287edfe44d
+#   content hash  8152f5b5f749bfed
+#   text hash     a3421485481806d3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

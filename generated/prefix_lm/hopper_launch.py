@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  929598cb5c2d85d6
-#   text hash     6f5e5743f7643662
+#   content hash  8152f5b5f749bfed
+#   text hash     b1134e0481619f86
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

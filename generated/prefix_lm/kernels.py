@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  929598cb5c2d85d6
-#   text hash     8632d82b68b62aa7
+#   content hash  8152f5b5f749bfed
+#   text hash     0690fac4257d06b8
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cd6ae5884a432718
-#   text hash     3e94f16b91ddc14e
+#   content hash  9bbd0621d47fa215
+#   text hash     23f8cff284e03a57
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cd6ae5884a432718
-#   text hash     e238e8668339876a
+#   content hash  9bbd0621d47fa215
+#   text hash     18d6876df5764990
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cd6ae5884a432718
-#   text hash     0f9ee89657845b19
+#   content hash  9bbd0621d47fa215
+#   text hash     e1769c96595d460e
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cd6ae5884a432718
-#   text hash     b5a5a3df186ffc75
+#   content hash  9bbd0621d47fa215
+#   text hash     02a0652ee72158ab
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cd6ae5884a432718
-#   text hash     f911129bec0663d9
+#   content hash  9bbd0621d47fa215
+#   text hash     e5cecbb374b71643
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

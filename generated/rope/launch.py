@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a664690435c14876
-#   text hash     a0913fbbfcf16c4f
+#   content hash  750e908224059ef0
+#   text hash     0f57a9770e2428ff
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

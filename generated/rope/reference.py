@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a664690435c14876
-#   text hash     8e10052a422cc68d
+#   content hash  750e908224059ef0
+#   text hash     f8dd9c24050999cf
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a664690435c14876
-#   text hash     beab68a55931e8ea
+#   content hash  750e908224059ef0
+#   text hash     731c2dc97c1a477a
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a664690435c14876
-#   text hash     7432f3198b83ff43
+#   content hash  750e908224059ef0
+#   text hash     311e5e044ad5f7e0
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  256b110196269361
-#   text hash     15d5551aea2b1547
+#   content hash  95520b184086a6fb
+#   text hash     5222ca70fb9b378c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  256b110196269361
-#   text hash     a1754f56f8e83e91
+#   content hash  95520b184086a6fb
+#   text hash     8d50add63c5a5863
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

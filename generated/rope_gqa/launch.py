@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  256b110196269361
-#   text hash     3fca6b76d35e7562
+#   content hash  95520b184086a6fb
+#   text hash     6f628b41dadffe28
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

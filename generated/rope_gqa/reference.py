@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  256b110196269361
-#   text hash     363c5ffd2d01e6bb
+#   content hash  95520b184086a6fb
+#   text hash     a0162e91fe6f0114
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5cc2ed9de47e5bca
-#   text hash     c656440c18a1ac2d
+#   content hash  de2823e13542cc04
+#   text hash     7b0c57247ba20d46
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5cc2ed9de47e5bca
-#   text hash     e506a0e94cae3116
+#   content hash  de2823e13542cc04
+#   text hash     553b13c18c6f60c1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

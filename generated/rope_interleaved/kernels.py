@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5cc2ed9de47e5bca
-#   text hash     cdad4781cecb758c
+#   content hash  de2823e13542cc04
+#   text hash     e181e30355765cbd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5cc2ed9de47e5bca
-#   text hash     f5f24927622e9c90
+#   content hash  de2823e13542cc04
+#   text hash     f8b31bcc4c2632ea
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

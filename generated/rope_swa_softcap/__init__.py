@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2d99abda1f5067d1
-#   text hash     dbe466961b157c31
+#   content hash  59ae8ba41c51fb59
+#   text hash     ece1085e6bacdbc5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

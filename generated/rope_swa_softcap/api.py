@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2d99abda1f5067d1
-#   text hash     d41788a7e0ba156c
+#   content hash  59ae8ba41c51fb59
+#   text hash     5aa8c955621ee77f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2d99abda1f5067d1
-#   text hash     6f2e94f2e464544b
+#   content hash  59ae8ba41c51fb59
+#   text hash     9479fdc4b69dbfec
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

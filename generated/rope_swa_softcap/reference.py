@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2d99abda1f5067d1
-#   text hash     091b0957a1ce3136
+#   content hash  59ae8ba41c51fb59
+#   text hash     536683ec19b9ee06
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2d99abda1f5067d1
-#   text hash     253c0c69bc45adbb
+#   content hash  59ae8ba41c51fb59
+#   text hash     fafcb85beb2d9a98
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  58d9f50b29eddb9b
-#   text hash     68eb9f3e0aae076d
+#   content hash  c8a1e3ea524c8661
+#   text hash     a64d6f26050de122
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

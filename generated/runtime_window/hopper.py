@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  58d9f50b29eddb9b
-#   text hash     1743a688b71276c4
+#   content hash  c8a1e3ea524c8661
+#   text hash     a8391234d8198b44
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -129,9 +129,9 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
 
 
 @gluon.jit
-def apart(distance):
-    """A tile's distance, each register of it written by itself, or comparisons would become bits of a word."""
-    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [distance], gl.int32, True, 1)
+def apart(x):
+    """Integers as the compiler knows nothing of them: it would make bits of a word of comparisons of distances."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], gl.int32, True, 1)
 
 
 @gluon.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  58d9f50b29eddb9b
-#   text hash     d10ab79a507612a2
+#   content hash  c8a1e3ea524c8661
+#   text hash     91fd3d5d7049c022
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

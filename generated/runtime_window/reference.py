@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  58d9f50b29eddb9b
-#   text hash     5574ba3e5cb79a66
+#   content hash  c8a1e3ea524c8661
+#   text hash     f533d8351da2f4f6
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  58d9f50b29eddb9b
-#   text hash     69a50e917ef47354
+#   content hash  c8a1e3ea524c8661
+#   text hash     a57107ce1945752c
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a6d78c91ac9f2fed
-#   text hash     d2b148c0a1a71d64
+#   content hash  91d716e51749bcee
+#   text hash     3f7bb60cede5ac6a
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

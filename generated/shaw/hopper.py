@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a6d78c91ac9f2fed
-#   text hash     5e93e631b77999c2
+#   content hash  91d716e51749bcee
+#   text hash     36be97d9c4cce0c4
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

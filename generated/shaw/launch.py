@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a6d78c91ac9f2fed
-#   text hash     2fe859b8dfc596a5
+#   content hash  91d716e51749bcee
+#   text hash     98ba7fb482458a73
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a6d78c91ac9f2fed
-#   text hash     3cee782369fbf97a
+#   content hash  91d716e51749bcee
+#   text hash     d00003637f94db6c
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a6d78c91ac9f2fed
-#   text hash     14b276396fb0e3c6
+#   content hash  91d716e51749bcee
+#   text hash     4015fe8d027dd9e7
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  19d90343fb12d3cc
-#   text hash     1114bed5ad4aeb02
+#   content hash  62ba41c19cf4efa3
+#   text hash     f43d84f1f05e8129
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  19d90343fb12d3cc
-#   text hash     14f2acdd3372ea7d
+#   content hash  62ba41c19cf4efa3
+#   text hash     90227d3721f37074
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

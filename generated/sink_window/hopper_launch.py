@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  19d90343fb12d3cc
-#   text hash     ecc7adaa96478f4e
+#   content hash  62ba41c19cf4efa3
+#   text hash     58d18b902e16ff4e
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  19d90343fb12d3cc
-#   text hash     b5b54bc16f97da56
+#   content hash  62ba41c19cf4efa3
+#   text hash     5732d42afe34c8dc
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -46,10 +46,10 @@ Symbols
     share_tile                the first one of the queries at hand
     items                     tiles of keys that programs take
     tiles                     tiles of keys that a head has
-    group                     key heads of a group, whose tiles come together
-    before, joint             heads in groups, and those behind them, whose tiles all come together
-    place                     the place of a tile in the order in which programs take them; also a place in dq_sum
-    taken_ptr                 how many tiles programs have taken beside the first of each
+    group                     key heads of a group, whose tiles come one after the other
+    grouped, joined           heads that come group by group, and the last ones, which are one group
+    place                     places in dq_sum
+    taken_ptr                 for load_tiles, which reads it where programs take tiles in turns
     STAGES                    stages of the buffers of queries and of dout
     K_STAGES                  stages of keys and of values, for load_tiles: one
     keys, exchange, queries   buffers of a program's own, of what groups hand on, and of what they walk along, with
@@ -63,9 +63,10 @@ Symbols
     at                        tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
     phase                     a round's last bit: by it a barrier tells the round that a wait is for from the one before
     turns                     what load_tiles takes where programs take tiles in turns: nothing
-    kv_ready                  for each stage of these a barrier that keys and values have come
+    kv_ready                  a barrier that keys and values have come
     free                      for each stage of the buffers a barrier that make_dv and make_dk are done with it
     turn                      the stage that is at hand
+    distance                  how far each key stands before each query, q_pos - k_pos
 """
 
 import triton.language as tl
@@ -208,13 +209,13 @@ def make_dv(
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr
 ):  # fmt: skip
     """Store dV of a program's keys."""
-    dv_ptr, q_total, k_total, Hq, scale, in_window, tiles, group, before, joint = for_dv
+    dv_ptr, q_total, k_total, Hq, scale, in_window, tiles, group, grouped, joined = for_dv
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128 if BLOCK_DV > 128 else BLOCK_DV, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
-    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, before, joint)
+    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, grouped, joined)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
     q_offset, q_len = 0, q_total
@@ -259,7 +260,7 @@ def make_dk(
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr
 ):  # fmt: skip
     """Store dK of a program's keys."""
-    dk_ptr, q_total, k_total, Hq, scale, in_window, tiles, group, before, joint = for_dk
+    dk_ptr, q_total, k_total, Hq, scale, in_window, tiles, group, grouped, joined = for_dk
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
@@ -267,7 +268,7 @@ def make_dk(
     REST: gl.constexpr = 64 if D <= 192 else 128
     OUT_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
-    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, before, joint)
+    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, grouped, joined)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
     q_offset, q_len = 0, q_total
@@ -306,9 +307,9 @@ def make_dq(
     for_dq, keys, exchange, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr
 ):  # fmt: skip
     """Add a program's share of dQ to memory."""
-    dq_sum_ptr, q_total, k_total, Hq, in_window, tiles, group, before, joint = for_dq
+    dq_sum_ptr, q_total, k_total, Hq, in_window, tiles, group, grouped, joined = for_dq
     k_buffer, v_buffer, kv_ready = keys
-    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, before, joint)
+    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, grouped, joined)
     k_start = tile * BLOCK_N
     q_offset, q_len = 0, q_total
     k_offset, k_len = 0, k_total
@@ -331,10 +332,10 @@ def make_dq(
                 )  # fmt: skip
 
 
-@gluon.jit(do_not_specialize=["in_window", "q_total", "k_total", "Hq", "items", "tiles", "group", "before", "joint"])
+@gluon.jit(do_not_specialize=["in_window", "q_total", "k_total", "Hq", "items", "tiles", "group", "grouped", "joined"])
 def backward(
     q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, scale,
-    in_window, q_total, k_total, Hq, items, tiles, group, before, joint, GROUP: tl.constexpr, D: tl.constexpr,
+    in_window, q_total, k_total, Hq, items, tiles, group, grouped, joined, GROUP: tl.constexpr, D: tl.constexpr,
     DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
@@ -359,11 +360,11 @@ def backward(
         weights, barriers(1, 1).index(0), barriers(1, 1).index(0), factors, barriers(2, 1), barriers(2, 1)
     )  # fmt: skip
     fence_async_shared()
-    for_dv = (dv_ptr, q_total, k_total, Hq, scale, in_window, tiles, group, before, joint)
-    for_dk = (dk_ptr, q_total, k_total, Hq, scale, in_window, tiles, group, before, joint)
-    for_dq = (dq_sum_ptr, q_total, k_total, Hq, in_window, tiles, group, before, joint)
+    for_dv = (dv_ptr, q_total, k_total, Hq, scale, in_window, tiles, group, grouped, joined)
+    for_dk = (dk_ptr, q_total, k_total, Hq, scale, in_window, tiles, group, grouped, joined)
+    for_dq = (dq_sum_ptr, q_total, k_total, Hq, in_window, tiles, group, grouped, joined)
     lengths = (
-        lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, in_window, items, tiles, group, before, joint
+        lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, in_window, items, tiles, group, grouped, joined
     )  # fmt: skip
     # threads of the first group get the registers that the others leave
     gl.warp_specialize(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  19d90343fb12d3cc
-#   text hash     b43cdd81fe0d5710
+#   content hash  62ba41c19cf4efa3
+#   text hash     d10745215b3dfea1
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  19d90343fb12d3cc
-#   text hash     de526db5f308a87f
+#   content hash  62ba41c19cf4efa3
+#   text hash     20d9d480ef38ffde
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  acf5f4665e8525f0
-#   text hash     a66ae6cc310a2b14
+#   content hash  2e31e1962a35d2d7
+#   text hash     f425c22dfd8ff2f7
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  acf5f4665e8525f0
-#   text hash     20f1deca0ef9fa44
+#   content hash  2e31e1962a35d2d7
+#   text hash     fe88e2cc1ebd5365
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  acf5f4665e8525f0
-#   text hash     fd3644f418e9d168
+#   content hash  2e31e1962a35d2d7
+#   text hash     e96ae5292e7697bc
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

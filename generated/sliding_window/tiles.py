@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  acf5f4665e8525f0
-#   text hash     559079602f4ce351
+#   content hash  2e31e1962a35d2d7
+#   text hash     04abdf0e8607abb1
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

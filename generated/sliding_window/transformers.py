@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  acf5f4665e8525f0
-#   text hash     c6a2e8ebad2e5739
+#   content hash  2e31e1962a35d2d7
+#   text hash     570222111e7eed1c
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

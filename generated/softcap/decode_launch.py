@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  16fefc320edac48d
-#   text hash     290d0afedfdc2b9f
+#   content hash  690db26d5a0776cd
+#   text hash     97ae61e40c4d08b5
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  16fefc320edac48d
-#   text hash     2adf3f8852402ba8
+#   content hash  690db26d5a0776cd
+#   text hash     a5f2cbb873af2277
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  16fefc320edac48d
-#   text hash     7d958e2a3511af48
+#   content hash  690db26d5a0776cd
+#   text hash     dc2f2e692982a536
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  16fefc320edac48d
-#   text hash     06682c43faed1658
+#   content hash  690db26d5a0776cd
+#   text hash     2cc170a84954e426
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

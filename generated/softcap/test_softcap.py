@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  16fefc320edac48d
-#   text hash     2c7328209579aa89
+#   content hash  690db26d5a0776cd
+#   text hash     296188fc6eef6d16
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  71d738c6cfc4372a
-#   text hash     373c57898154bb82
+#   content hash  bce86c00d204d14d
+#   text hash     90204422c888f02e
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

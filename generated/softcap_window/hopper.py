@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  71d738c6cfc4372a
-#   text hash     2837b244832a2941
+#   content hash  bce86c00d204d14d
+#   text hash     0c97e4d4f05a399e
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -129,9 +129,9 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
 
 
 @gluon.jit
-def apart(distance):
-    """A tile's distance, each register of it written by itself, or comparisons would become bits of a word."""
-    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [distance], gl.int32, True, 1)
+def apart(x):
+    """Integers as the compiler knows nothing of them: it would make bits of a word of comparisons of distances."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], gl.int32, True, 1)
 
 
 @gluon.jit

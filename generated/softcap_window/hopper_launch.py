@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  71d738c6cfc4372a
-#   text hash     9c74bb804ef8fefa
+#   content hash  bce86c00d204d14d
+#   text hash     e26b79eca17d095e
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  71d738c6cfc4372a
-#   text hash     903f87abe8fd0696
+#   content hash  bce86c00d204d14d
+#   text hash     0edddca785679cfd
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  71d738c6cfc4372a
-#   text hash     bc7db4b99ee5af30
+#   content hash  bce86c00d204d14d
+#   text hash     fbc04ccbef3cc819
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fd758a8bf12c33b8
-#   text hash     8a34d61811705302
+#   content hash  a0df021cd29e7142
+#   text hash     292df21fbb4e5f60
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

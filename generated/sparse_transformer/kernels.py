@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fd758a8bf12c33b8
-#   text hash     2c5d071f2a443769
+#   content hash  a0df021cd29e7142
+#   text hash     b9f2365a8cc7de2b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

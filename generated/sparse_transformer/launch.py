@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fd758a8bf12c33b8
-#   text hash     39ddf131832017bc
+#   content hash  a0df021cd29e7142
+#   text hash     f3c2af234e58b810
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fd758a8bf12c33b8
-#   text hash     3b398cc46642c3bf
+#   content hash  a0df021cd29e7142
+#   text hash     ac0038e5f46d8b18
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e4525967a68f1765
-#   text hash     0006cac21f703c1b
+#   content hash  a62c735f56484f63
+#   text hash     0edfbdad1731fa8c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e4525967a68f1765
-#   text hash     6aee3d97df98f30a
+#   content hash  a62c735f56484f63
+#   text hash     2ffd7a1b16e64750
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e4525967a68f1765
-#   text hash     72e910bc01ae0a20
+#   content hash  a62c735f56484f63
+#   text hash     5351ba6f962ff42b
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

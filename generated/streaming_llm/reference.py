@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e4525967a68f1765
-#   text hash     a409b4ad2398a4ca
+#   content hash  a62c735f56484f63
+#   text hash     9a325f805aec2a27
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e4525967a68f1765
-#   text hash     5ada6bdc4d701249
+#   content hash  a62c735f56484f63
+#   text hash     c9939943ee3e6a46
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

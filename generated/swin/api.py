@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d522a65f48ec9d5b
-#   text hash     df39abf9e034d353
+#   content hash  42d9cdadbbb93c35
+#   text hash     4b413756640c0251
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d522a65f48ec9d5b
-#   text hash     4b3b37e6d9d891c2
+#   content hash  42d9cdadbbb93c35
+#   text hash     f2db1ae5c91485c7
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d522a65f48ec9d5b
-#   text hash     3260a852b9643389
+#   content hash  42d9cdadbbb93c35
+#   text hash     3233fd5cda814ff2
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d522a65f48ec9d5b
-#   text hash     143882d1bb5c3c5a
+#   content hash  42d9cdadbbb93c35
+#   text hash     7d9021d52ba24d07
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d522a65f48ec9d5b
-#   text hash     49ad3ff606cf8189
+#   content hash  42d9cdadbbb93c35
+#   text hash     278489eb842aab0a
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6c505866420f87d5
-#   text hash     cf5ec5ff04f0600c
+#   content hash  30bcd6a9640fd87d
+#   text hash     1dabc616bafad683
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

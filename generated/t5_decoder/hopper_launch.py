@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6c505866420f87d5
-#   text hash     43243f20a0050b52
+#   content hash  30bcd6a9640fd87d
+#   text hash     4b5571dc163e5ea0
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

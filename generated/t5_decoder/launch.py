@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6c505866420f87d5
-#   text hash     cf5de314766ab040
+#   content hash  30bcd6a9640fd87d
+#   text hash     024462932746f8ae
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6c505866420f87d5
-#   text hash     56eb63a5c5541712
+#   content hash  30bcd6a9640fd87d
+#   text hash     fb30382865bedb0e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6c505866420f87d5
-#   text hash     7219beba593d6daa
+#   content hash  30bcd6a9640fd87d
+#   text hash     dfa48e2cc0762248
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6efc1be487ad05c1
-#   text hash     fc136f28c9791722
+#   content hash  aebf977607470e04
+#   text hash     1806ecb48e2a75da
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6efc1be487ad05c1
-#   text hash     dd427bac5bbbbd67
+#   content hash  aebf977607470e04
+#   text hash     e3b8c1dd5a4ddc1e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6efc1be487ad05c1
-#   text hash     6775c59ea1023ad9
+#   content hash  aebf977607470e04
+#   text hash     8b8f988be4f1c29e
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6efc1be487ad05c1
-#   text hash     a8252fe0a037e86c
+#   content hash  aebf977607470e04
+#   text hash     881385b67fccde8a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

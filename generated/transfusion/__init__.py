@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a7b873ef6e19bf90
-#   text hash     5ed2d6fa8c59ffb9
+#   content hash  cb039614b1352dcc
+#   text hash     89053787d20bb2a0
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

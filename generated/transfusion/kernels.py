@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a7b873ef6e19bf90
-#   text hash     c076c12ce7ad0291
+#   content hash  cb039614b1352dcc
+#   text hash     43765a96d671e01d
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a7b873ef6e19bf90
-#   text hash     b9d20cd1c7c0e059
+#   content hash  cb039614b1352dcc
+#   text hash     624b11abf8f62b53
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

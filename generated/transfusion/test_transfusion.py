@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a7b873ef6e19bf90
-#   text hash     f17bf2c079672604
+#   content hash  cb039614b1352dcc
+#   text hash     ab09dacf4c4e1ef2
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a7b873ef6e19bf90
-#   text hash     c0ffe6cdf416a373
+#   content hash  cb039614b1352dcc
+#   text hash     cbe5768f9303404a
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

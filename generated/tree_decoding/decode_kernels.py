@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  552f43f295a7a33c
-#   text hash     2df0bd492d583152
+#   content hash  be0254cea23b3296
+#   text hash     82d07a57b31afa85
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  552f43f295a7a33c
-#   text hash     d68955b361df43bc
+#   content hash  be0254cea23b3296
+#   text hash     228ee78628dd1c30
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

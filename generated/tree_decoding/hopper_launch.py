@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  552f43f295a7a33c
-#   text hash     c9d96e0ce703b398
+#   content hash  be0254cea23b3296
+#   text hash     faf59d05b1b5ef7d
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  552f43f295a7a33c
-#   text hash     1c123465fda8635d
+#   content hash  be0254cea23b3296
+#   text hash     9c16666ee94b3939
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

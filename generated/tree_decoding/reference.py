@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  552f43f295a7a33c
-#   text hash     60b4b042d0ed4fb1
+#   content hash  be0254cea23b3296
+#   text hash     7f104c30697b22fd
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

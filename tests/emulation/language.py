@@ -22,7 +22,7 @@ class Constant:
     """A number that a kernel's text knows: a plain one, but for its `value`."""
 
     def __new__(cls, x: Any) -> Any:
-        if x is None:  # a layout
+        if x is None:  # a layout, which the emulation has none of
             return x
         kind = int if isinstance(x, bool) else type(x)
         return type("Constant", (kind,), {"value": property(kind)})(x)

@@ -262,6 +262,16 @@ def test_prompts_of_different_lengths_go_on_where_each_ends(package: Callable[..
         layer(x[:, :2], cache=cache)
     cache.keep(torch.tensor([1, 1], dtype=torch.int32), 1)
     layer(x[:, :2], cache=cache)
+    for wrong, told in (
+        ([1, 1], "got list"),
+        (torch.tensor([1]), r"got \(1,\)"),
+        (torch.tensor([1, -1]), r"got \[1, -1\]"),
+    ):
+        with pytest.raises(ValueError, match=f"lengths: expected .*{told}"):
+            cache.keep(wrong)
+    with pytest.raises(ValueError, match=f"cache: expected a batch of {B}, as it was made for, got 1"):
+        layer(x[:1, :1], cache=cache)
+    assert cache.seq_lens.tolist() == [3, 3]
 
 
 @torch.no_grad()

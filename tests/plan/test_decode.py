@@ -557,7 +557,7 @@ def test_merge_of_a_shared_prefix(variant: Callable[[str], ModuleType]) -> None:
 @pytest.mark.parametrize(
     ("given", "error", "told"),
     [
-        ({"max_seqlen_k": 20}, ValueError, "max_seqlen_k: expected at least the longest sequence's 100, got 20"),
+        ({"max_seqlen_k": 20}, ValueError, "seq_lens: expected at most the 20 keys that max_seqlen_k"),
         (
             {"max_seqlen_k": 1000},
             ValueError,

@@ -132,6 +132,16 @@ def test_append_writes_to_no_number_twice(variant: Callable[[str], ModuleType], 
         decoding.append(*rows, slot_mapping=torch.arange(5), **given | {"k_scale": one, "v_scale": one})
 
 
+@pytest.mark.parametrize("place", [12, -2])
+def test_append_wants_places_in_the_cache(variant: Callable[[str], ModuleType], place: int) -> None:
+    decoding, rows, cache = variant("plain_checked").decode, torch.randn(2, 2, 2, 16), torch.zeros(2, 4, 3, 2, 16)
+    with pytest.raises(ValueError, match=rf"slot_mapping: expected places from 0 to 11, or -1, got \[0, {place}\]"):
+        decoding.append(*rows, *cache, torch.tensor([0, place]))
+    assert not cache.any()
+    decoding.append(*rows, *cache, torch.tensor([-1, 11]))
+    assert cache[0].flatten(0, 1)[11].equal(rows[0, 1])
+
+
 @pytest.mark.parametrize("name", ["k_new", "v_new", "k_cache", "v_cache", "k_scale"])
 def test_append_has_no_gradients(variant: Callable[[str], ModuleType], name: str) -> None:
     decoding = variant("plain_checked").decode

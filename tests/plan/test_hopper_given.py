@@ -42,9 +42,13 @@ def planned(terms: str, axes: str, *more: str) -> Plan:
         (DECAYS, "[batch, token, head]", ("scan: cumsum",), True),
         (DECAYS, "[batch, token, head]", ("scan: cumsum", "grad: true"), True),
         (DECAYS, "[token]", ("grad: true",), True),
-        (DECAYS + "\nsink: true", "[batch, token]", ("grad: true",), False),
+        (DECAYS + "\nsink: true", "[batch, token]", ("grad: true",), True),
         ('score: [{expr: "score + 2 * x[q] - x[k]"}]', "[batch, token]", ("grad: true",), False),
         ('score: [{expr: "score + x[q] - x[k]"}, {expr: "score * 2"}]', "[batch, token]", ("grad: true",), False),
+        # twice on a side: a sum would have two slopes
+        ('score: [{expr: "score + x[q] - x[k] - x[k]"}]', "[batch, token]", ("grad: true",), False),
+        ('score: [{expr: "score + x[q] - x[k]"}, {expr: "score - x[k]"}]', "[batch, token]", ("grad: true",), False),
+        ('score: [{expr: "score + x[q] - x[k] - x[k]"}]', "[batch, token]", (), True),
         (MASKED, "[batch, token]", (), True),
         # each score adds up once
         ('score: [{expr: "score + score + x[q] - x[k]"}]', "[batch, token]", (), False),
@@ -68,8 +72,8 @@ def test_inputs_that_raise_scores_add_their_gradients_up() -> None:
     assert (
         "lse -= in_x_q * LOG2E" in code
         and "k_added = -in_x_k * LOG2E" in code
-        and "in_x_k_sum = gl.convert_layout(tl.sum(key_sums, 1) * -0.125" in code
-        and "tl.sum(row_sums, 1) * 0.125, mask=row < q_len" in code
+        and "in_x_k_sum = gl.convert_layout(-tl.sum(key_sums, 1)" in code
+        and "tl.sum(row_sums, 1), mask=(row < q_len) & (q_pos >= 0)" in code
     )
 
 

@@ -21,6 +21,9 @@ from triton import knobs
 from triton.runtime import driver
 
 from attnforge.gpu import bench
+from attnforge.language import spec
+from attnforge.plan import plan
+from attnforge.plan.statements import lines
 from attnforge.source import resources
 
 GENERATED = Path(__file__).parents[2] / "generated"
@@ -224,6 +227,46 @@ def test_programs_take_items_in_turns_that_have_as_much_to_do(
     (programs,), told = runtime.in_turns(grid, told | balance)
     assert (programs, told["items"], told["group"], told["per_item"]) == found
     assert told["tiles"] == tiles
+
+
+@pytest.mark.parametrize(
+    ("more", "tiles", "columns", "joined", "programs"),
+    [
+        ({}, 1, 128, 12, 12),  # fewer tiles than programs
+        ({}, 8, 128, 4, 96),
+        ({"balance": "slots"}, 8, 128, 12, 96),  # few slots: all heads at once
+        ({"balance": "slots"}, 16, 128, 4, 192),
+        ({}, 9, 64, 4, 108),
+        ({}, 10, 64, 0, 10),  # many: programs take what comes next
+        ({"one_stage": True}, 10, 64, 4, 120),
+    ],
+)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_each_tile_of_keys_has_its_place_and_late_keys_end_a_run(
+    axis: int,
+    more: dict[str, Any],
+    tiles: int,
+    columns: int,
+    joined: int,
+    programs: int,
+    runtime: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runtime, "multiprocessors", lambda device: 10)
+    told = {"TILE_AXIS": axis, "BLOCK_D": columns, "q_desc": SimpleNamespace(base=SimpleNamespace(device="gpu"))}
+    grid = (tiles, 4, 3) if axis == 0 else (4, tiles, 3)  # three groups of four heads
+    launched, told = runtime.by_groups(grid, told | more)
+    assert (launched, told["joined"]) == ((programs,), joined)
+    of = plan.build(spec.loads("name: mine\ndescription: A trial.\nmask: [causal]\n", Path(), shown="mine.yaml"))
+    assert of.hopper and of.hopper.backward
+    code = "\n".join(lines(of.hopper.backward.order.found))
+    found = []
+    for place in range(told["items"]):
+        here = told | {"place": place, "Hkv": 3, "tl": SimpleNamespace(where=lambda which, x, y: x if which else y)}
+        exec(code, {}, here)
+        found.append((here["b"], here["head"], here["tile"]))
+    assert sorted(found) == [(b, head, tile) for b in range(4) for head in range(3) for tile in range(tiles)]
+    assert {tile for *_, tile in found[len(found) - joined :]} <= {tiles - 1}
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def main() -> None:
 
 @main.command()
 @click.argument("name")
-@click.option("--from", "origin", metavar="VARIANT", help="Start from a shipped variant.")
+@click.option("--from", "origin", metavar="VARIANT", help="Start from a shipped variant, or from a file.")
 def new(name: str, origin: str | None) -> None:
     """Write a commented starter spec to specs/NAME.yaml."""
     from ..language import names

@@ -127,7 +127,6 @@ def _of_programs(plan: Plan) -> Iterator[Row]:
     yield "q_pos", "positions of a tile's queries, row + q_begin"
     yield "k_pos", "positions of a tile's keys"
     yield "distance", "how far each key stands before each query, q_pos - k_pos"
-    yield "near, far", "its parts, near - far: what the compiler knows of each register, and one number for all of them"
     yield "q_at, k_at", "the same in float32, both less as much: what distances are made of"
     for side, name in (("q", "queries"), ("k", "keys")):
         yield f"{side}_first", f"first position of a tile of {name}"

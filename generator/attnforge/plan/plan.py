@@ -238,8 +238,8 @@ class Plan:
     @property
     def at_once(self) -> str:
         """The host's text of which calls such kernels may serve by what learns: they make some sums alone."""
-        told = (one.served(set(self.summed_at_once), f"wanted[{i}]") for i, one in enumerate(self.learned, 3))
-        return " and ".join(filter(None, told))
+        made = set(self.summed_at_once)
+        return " and ".join(f"not wanted[{i}]" for i, one in enumerate(self.learned, 3) if not one.made_of(made))
 
     @property
     def learned_names(self) -> tuple[str, ...]:

@@ -24,9 +24,6 @@ class Reduction:
         every, most = (" + ".join(s.name for s in self.sums if s not in left) for left in ((), self.idle))
         return f"{most} if dlse is None else {every}" if self.idle else every
 
-    def served(self, made: Set[Sum], wanted: str) -> str:
-        """Text of which calls kernels may serve that make some sums alone, and `wanted` if it learns; "" if all."""
-        every = {*self.sums}
-        if not made or not every - {*self.idle} <= made:
-            return f"not {wanted}"
-        return "" if every <= made else f"(dlse is None or not {wanted})"
+    def made_of(self, sums: Set[Sum]) -> bool:
+        """True if kernels make it that make some sums."""
+        return bool(self.sums) and {*self.sums} <= sums

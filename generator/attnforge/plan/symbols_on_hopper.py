@@ -76,9 +76,9 @@ def backward(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "tiles", "tiles of keys that a head has"
     yield "slot", "the number of a tile of a head: a packed sequence may have room for one more than it has"
     yield "room", "tiles of a sequence, or one more"
-    yield "group", "key heads of a group, whose tiles come together"
-    yield "before, joint", "heads in groups, and those behind them, whose tiles all come together"
-    yield "rest, width", "a tile's place behind those of the first heads, and heads of its group"
+    yield "group", "key heads of a group, whose tiles come one after the other"
+    yield "grouped, joined", "heads that come group by group, and the last ones, which are one group"
+    yield "behind", "a tile's place behind those of the heads that come group by group"
     yield "place", "the place of a tile in the order in which programs take them; also a place in dq_sum"
     yield "taken_ptr", "how many tiles programs have taken beside the first of each"
     yield "places", "for each stage of keys which tile of which head it is"
@@ -98,18 +98,21 @@ def backward(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "factors", "ds as workers exchange it, [BLOCK_M, 64] by stage and worker"
     yield "factors_ready", "for each of these stages a barrier that both workers have stored theirs"
     yield "turn", "the stage that is at hand"
+    yield "distance", "how far each key stands before each query, q_pos - k_pos"
+    yield "near, far", "q_pos - k_pos is near - far: near is known of each register, far one number for all of a thread"
     yield (
         "k_added",
         "what terms add to all scores of a key, in log2 units; what they add to a query's is taken from its LSE",
     )
     yield "AHEAD, ASIDE", "the first query and the first column of the worker's half of the program's share of dQ"
     yield "shares", "each worker's half in shared memory, for the copy engine"
-    yield "ones", "[8, 64], of which a product with dS makes sums"
+    yield "eighths", "[8, 64], eight times 1 / 8: columns of a product of dS with it add up to its sums"
     yield (
         "key_sums, row_sums",
         "sums of dS over the queries of each of a worker's keys, and over the keys of 64 rows",
     )
-    for total in plan.summed_at_once:
+    sums = plan.hopper.backward.sums.rows if plan.hopper and plan.hopper.backward else ()
+    for total in sums:
         yield f"{total.name}_row", f"where {total.name} of the head at hand begins"
 
 
@@ -130,6 +133,9 @@ def wide(plan: Plan) -> Iterator[tuple[str, str]]:
         "WORKERS": "how many times 64 keys a program has, for load_tiles: once",
         "K_STAGES": "stages of keys and of values, for load_tiles: one",
         "turns": "what load_tiles takes where programs take tiles in turns: nothing",
+        "taken_ptr": "for load_tiles, which reads it where programs take tiles in turns",
+        "place": "places in dq_sum",
+        "kv_ready": "a barrier that keys and values have come",
         "lengths": "what load_tiles takes of the kernel's parameters",
         "terms": "a tuple that make_dv makes for its steps: what none of them changes",
         "x_buffer": "tiles of x in shared memory, those of queries and of dout by stage",

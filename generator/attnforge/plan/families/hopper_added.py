@@ -1,9 +1,8 @@
 """What terms add to all scores of a query or of a key, in kernels for Hopper GPUs.
 
 Forward, products of scores begin with what both add. What a query adds changes none of its weights: backward it is
-taken from the LSE, a worker holds what its keys add, and a score costs one addition more than without terms. What a
-key adds may learn: each worker sums up its gradient on the way. A slope times how far a key stands before a query is a
-float of each, too.
+taken from the LSE, a worker holds what its keys add, and a score costs one addition more than without terms. What both
+add may learn: see hopper_sums.py. A slope times how far a key stands before a query is a float of each, too.
 """
 
 from __future__ import annotations
@@ -86,18 +85,16 @@ class Added:
 
 
 def build(terms: KernelTerms) -> Added | None:
-    """What terms add, if they do nothing else, and masks read nothing of it.
-
-    None that could learn beside a sink: what a query adds then changes weights, so that its gradient is not 0.
-    """
+    """What terms add, if they do nothing else, masks read nothing of it, and each read that learns has one slope."""
     found = [part for term in terms.spec.scores for part in _parts(term.score, terms)]
     parts = tuple(part for part in found if part is not None)
     read = [part.access for part in parts if part.access]
     vectors = all(access.form == "row" and access.input.dtype == "float" for access in read)
     alone = all(kind == "score" for access in read for kind, _ in terms.readers(access))
     once = all(sum(node == SCORE for node in term.score.walk()) == 1 for term in terms.spec.scores)
-    sunk = terms.spec.sink and bool(read)
-    if not found or len(parts) < len(found) or not (vectors and alone and once) or sunk:
+    learned = [(access.input, access.side) for access in read if access.input.grad]
+    single = len(set(learned)) == len(learned)
+    if not found or len(parts) < len(found) or not (vectors and alone and once and single):
         return None
     return Added(parts) if {part.side for part in parts} == {"q", "k"} else None
 

@@ -24,7 +24,7 @@ from .hopper_sums import Sums
 from .partition import Role, numbers_first, partition
 
 _LAYOUTS = {"k_pos": "gl.SliceLayout(1, SCORES)", "row": "gl.SliceLayout(0, SCORES)"}
-_ORDER = ("items", "tiles", "group", "before", "joint")  # of tiles: runtime.py tells it out of a grid
+_ORDER = ("items", "tiles", "group", "grouped", "joined")  # of tiles: runtime.py tells it out of a grid
 _FIXED = ("BLOCK_M", "BLOCK_N", "STAGES")
 
 
@@ -43,7 +43,7 @@ class Backward:
     @cached_property
     def sums(self) -> Sums:
         """What is summed up on the way."""
-        return Sums(self.shared, self.terms)
+        return Sums(self.shared)
 
     @property
     def cut(self) -> bool:
@@ -56,9 +56,9 @@ class Backward:
         before, *after = self.frame.kernels
         told = (q for q in self.parts if q.name not in (*_ORDER, "K_STAGES"))
         axis = Parameter("TILE_AXIS", "constexpr", self.order.axis)
-        # beside a tile of ones there is no room for two stages of keys
-        one = (Parameter("one_stage", "constexpr", "True"),) if self.sums.keys else ()
-        return (before, dataclasses.replace(self.kernel, parts=(*told, axis, *one)), *after)
+        slots = (Parameter("balance", "constexpr", '"slots"'),) if self.cut else ()
+        one = (Parameter("one_stage", "constexpr", "True"),) if self.sums.one_stage else ()
+        return (before, dataclasses.replace(self.kernel, parts=(*told, axis, *slots, *one)), *after)
 
     @cached_property
     def order(self) -> KeyOrder:
@@ -115,7 +115,7 @@ class Backward:
         """What no step changes: what terms read, and `more`; a step is given its `own` besides."""
         terms = self.terms
         loads = (*self._step_loads, *terms.loads("mask"))
-        read = reads((*self._inward, *terms.visible(apart=True), *terms.outward, *loads)) | names(self._exponent)
+        read = reads((*self._inward, *terms.visible(apart=True), *loads)) | names(self._exponent)
         scale = "scale_log2" if self._in_log2 else "scale"
         lengths = (name for name in ("q_len", "k_len") if name in reads((*self._scored, *self._masked)))
         fixed = tuple(dict.fromkeys((*lengths, *more, scale, "k_pos", *self.sums.read)))
@@ -242,7 +242,8 @@ class Backward:
             "place_takes": ", ".join(("place", *self.order.takes)),
             "place_given": ", ".join(self.order.given),
             "place_tells": self.order.tells,
-            "exchange": self.sums.exchanged,
+            "exchange": self.sums.exchanged("factors_ready"),
+            "exchange_made": self.sums.exchanged("barriers(2, WORKERS)"),
         }
         return Kernel("backward", self.parts, "hopper/backward.jinja", self.order.grid, self.step, blocks, texts)
 
@@ -274,7 +275,7 @@ class Backward:
             "masked": self.step.masked((*self._masked, Statement("p", "tl.where(keep, p, 0.0)"), *self.terms.guarded)),
             "sloped": self._sloped,
             "summed": self.sums.step,
-            "ones": self.sums.ones,
+            "eighths": self.sums.eighths,
             "barriers": (Statement("come", "barriers(1, 1).index(0)"),) if self.cut else (),
         }
 
@@ -381,6 +382,7 @@ class Backward:
         """
         terms = self.terms
         rows = [] if self._in_log2 else ["(row < q_len)[None, :]"]
+        # measured to pay where all tiles take the mask
         near = "of_registers(BLOCK_M, SCORES)" if self._masks_all else ""
         keep = visibility.masked(terms, (*rows, *visibility.key_bounds(terms)), apart=True, near=near)
         masked = (*map(self._laid_out, terms.loads("mask")), *keep)

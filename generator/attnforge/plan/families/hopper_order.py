@@ -10,7 +10,7 @@ from ..statements import Block, Bundle, Statement
 
 _STAGE = Statement("stage", "begun % Q_STAGES")
 _BEGUN = Statement("begun", "1", "+=")
-_OF_KEYS = ("tiles", "group", "before", "joint")
+_OF_KEYS = ("tiles", "group", "grouped", "joined")
 
 
 @dataclass(frozen=True)
@@ -118,14 +118,14 @@ class KeyOrder:
     named: str  # how its sequence, or batch entry, and its key head are called
     heads: str  # text of how many there are, of all sequences if each has tiles of its own
     rows: str  # text of how many rows of keys each has tiles for
-    shares: str = ""  # text of how many sequences share a head's tiles
+    sequences: str = ""  # text of how many sequences have slots of tiles, one behind the other
     room: tuple[Statement, ...] = ()  # how many tiles share the rows that no sequence has
 
     @property
     def grid(self) -> str:
         """Text of a grid of them, whose programs walk along the tensors of queries."""
-        shares = f", shares={self.shares}" if self.shares else ""
-        return f"runtime.grid({self.heads}, {self.rows}, block_n, q, dout, dq_sum{shares})"
+        sequences = f", sequences={self.sequences}" if self.sequences else ""
+        return f"runtime.grid({self.heads}, {self.rows}, block_n, q, dout, dq_sum{sequences})"
 
     @property
     def axis(self) -> str:
@@ -140,13 +140,13 @@ class KeyOrder:
 def of_keys(a: Analysis) -> KeyOrder:
     """The order of a variant's tiles of keys; packed sequences have slots of them, too."""
     head = (
-        Statement("rest", "place - before * tiles", label="from 0 on the last heads' tiles, joined in one group"),
-        Statement("place", "tl.where(rest < 0, place, rest)"),
-        Statement("width", "tl.where(rest < 0, group, joint)"),
-        Statement("first", "place // (width * tiles) * width + tl.where(rest < 0, 0, before)"),
-        Statement("head", "first + place % width"),
+        Statement("behind", "place - grouped * tiles", label="from 0 on: tiles of the last heads, which are one group"),
+        Statement("first", "tl.where(behind < 0, 0, grouped)"),
+        Statement("place", "tl.where(behind < 0, place, behind)"),
+        Statement("group", "tl.where(behind < 0, group, joined)"),
+        Statement("head", "first + place // (group * tiles) * group + place % group"),
     )
-    tile, named = "place // width % tiles", f"b, {a.kv}"
+    tile, named = "place // group % tiles", f"b, {a.kv}"
     if not a.storage.cut:
         heads = "Hq // GROUP" if a.spec.grouped else "Hq"
         found = (*head, Statement("tile", tile), Statement("b, head", "head // Hkv, head % Hkv"))

@@ -1,7 +1,7 @@
-"""What tokens add to scores learns in the backward kernel for Hopper GPUs: sums of dS, as products of it with ones.
+"""What queries and keys add to scores learns in the backward kernel for Hopper GPUs: sums of dS, as products of it.
 
-A running sum of sums of rows and of keys leaves what pairs across a token have, as each pair before or behind it is in
-both: so both are made of dS as it lies in shared memory, rounded.
+A running sum takes up sums of rows and sums of keys. A pair of tokens on one side is in both and has to cancel out, so
+both are made of the same rounded dS in shared memory.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ from dataclasses import dataclass
 from ..kernel_terms import KernelTerms, Sum
 from ..positions import BEGIN
 from ..shared_parameters import SharedParameters
-from ..statements import Block, Branch, Call, Statement
+from ..statements import Block, Branch, Call, Statement, needed, reads
 from .portable import query_places, stored_sum
 
-_ONES = "gl.allocate_shared_memory(q_desc.dtype, [8, 64], gl.NVMMASharedLayout.get_default_for([8, 64], q_desc.dtype))"
+_EIGHTHS = (
+    "gl.allocate_shared_memory(q_desc.dtype, [8, 64], gl.NVMMASharedLayout.get_default_for([8, 64], q_desc.dtype))"
+)
 
 
 @dataclass(frozen=True)
 class Sums:
-    """The sums of a variant, and where they are told; none where nothing of that learns."""
+    """The sums of a variant, and the statements that make them; none where nothing of that learns."""
 
     shared: SharedParameters
-    terms: KernelTerms  # of programs that own keys
 
     @property
     def keys(self) -> tuple[Sum, ...]:
         """Those over the queries of each key."""
-        return self.terms.sums
+        return self.shared.analysis.by_key.sums
 
     @property
     def rows(self) -> tuple[Sum, ...]:
-        """Those over the keys of each query, of what tokens have."""
-        found = self.shared.analysis.by_query.sums if self.keys else ()
-        return tuple(s for s in found if s.access.row_axis.kind == "token")
+        """Those over the keys of each query."""
+        return tuple(s for s in self.shared.analysis.by_query.sums if s.access.side) if self.keys else ()
 
     @property
     def all(self) -> tuple[Sum, ...]:
@@ -41,72 +41,84 @@ class Sums:
         return (*self.keys, *self.rows)
 
     @property
+    def one_stage(self) -> bool:
+        """True if there is one stage of keys: beside what sums are made with there is no room for two."""
+        return bool(self.keys)
+
+    @property
     def carried(self) -> tuple[str, ...]:
         """The name of what a worker carries from step to step."""
         return ("key_sums",) if self.keys else ()
 
-    @property
-    def exchanged(self) -> str:
-        """Text of the buffers that workers exchange dS by."""
-        return f"factors, factors_ready, shares{', ones' if self.keys else ''}"
+    def exchanged(self, ready: str) -> str:
+        """Text of the buffers that workers exchange dS by, and of the barriers that tell when it is `ready`."""
+        return f"factors, {ready}, shares{', eighths' if self.keys else ''}"
 
     @property
-    def ones(self) -> tuple[Statement, ...]:
-        """The statements that make the tile of ones."""
-        value = "gl.full([8, 64], 1.0, q_desc.dtype, gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))"
-        return (Statement("ones", _ONES), Statement("", f"ones.store({value})")) if self.keys else ()
+    def eighths(self) -> tuple[Statement, ...]:
+        """The statements that make the tile which products take."""
+        value = "gl.full([8, 64], 0.125, q_desc.dtype, gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))"
+        return (Statement("eighths", _EIGHTHS), Statement("", f"eighths.store({value})")) if self.keys else ()
 
     @property
     def begun(self) -> tuple[Statement, ...]:
         """The statements before a head's walk."""
-        places = (Statement(f"{s.name}_row", self._place(s)) for s in self.rows)
-        start = Statement("key_sums", "gl.full([64, 8], 0.0, gl.float32, SUMS)", shape="[64, 8]")
-        return (*places, start) if self.keys else ()
+        places = [Statement(f"{s.name}_row", query_places(self.shared, s.access)[0]) for s in self.rows]
+        base = needed((Statement("row_base", self.shared.storage.head_rows),), reads(places))
+        start = Statement("key_sums", "gl.full([64, 8], 0.0, gl.float32, SUM)", shape="[64, 8]")
+        return (*base, *places, start) if self.keys else ()
 
     @property
     def read(self) -> tuple[str, ...]:
         """What a step reads for them, besides its own."""
         rows = (name for s in self.rows for name in (f"{s.name}_ptr", f"{s.name}_row"))
-        lengths = ("q_len", BEGIN) if self.rows else ()
-        return (*(f"{s.name}_ptr" for s in self.keys), *rows, *lengths)
+        lengths = ("q_len", *((BEGIN,) if any(s.access.row_axis.kind == "token" for s in self.rows) else ()))
+        return (*(f"{s.name}_ptr" for s in self.keys), *rows, *(lengths if self.rows else ()))
 
     @property
     def step(self) -> tuple[Block, ...]:
         """The statements that add a step's share, once dS of both workers is there."""
         if not self.keys:
             return ()
-        given = ("key_sums", "factors", "turn * 2", "ones", "WORKER", "AHEAD", "ASIDE", "BLOCK_M", "BLOCK_N")
-        wanted = " or ".join(f"{s.name}_ptr is not None" for s in self.all)
+        given = ("key_sums", "factors", "turn", "eighths", "WORKER", "AHEAD", "ASIDE", "BLOCK_M", "BLOCK_N")
         rows = (
-            Statement("row", "q_start + AHEAD + gl.arange(0, 64, gl.SliceLayout(1, SUMS))", shape="[64]"),
+            Statement("row", "q_start + AHEAD + gl.arange(0, 64, gl.SliceLayout(1, SUM))", shape="[64]"),
             Statement("q_pos", f"row + {BEGIN}", shape="[64]"),
-            *map(self._added, self.rows),
         )
-        once = Branch("ASIDE == 0", rows)
-        return (Branch(wanted, (Call("key_sums, row_sums", "sum_up", given), *((once,) if self.rows else ()))),)
+        added = (*map(self._added, self.rows),)
+        once = (Branch("ASIDE == 0", (*needed(rows, reads(added)), *added)),) if added else ()
+        body = (Call("key_sums, row_sums", "sum_up", given), *once)
+        wanted = " or ".join(f"{s.name}_ptr is not None" for s in (self.keys if self._alike else self.all))
+        return (Branch(wanted, body),)
 
     @property
     def stored(self) -> tuple[Block, ...]:
         """The statements behind a head's walk."""
-        found: list[Block] = []
+        found = []
         for s in self.keys:
-            value = f"gl.convert_layout(tl.sum(key_sums, 1) * {self._share(self.terms, s)}, gl.SliceLayout(1, SCORES))"
-            found.append(Statement(s.name, value, shape="[64]"))
+            sign = self._sign(self.shared.analysis.by_key, s)
+            value = f"gl.convert_layout({sign}tl.sum(key_sums, 1), gl.SliceLayout(1, SCORES))"
             place = f"{self.shared.storage.head_tokens(s.access.input)} + k_pos"
-            found.append(stored_sum(self.terms, s, place, "k_pos < k_len"))
+            made = Statement(s.name, value, shape="[64]")
+            found.append(stored_sum(self.shared.analysis.by_key, s, place, "k_pos < k_len", made))
         return tuple(found)
 
-    def _added(self, total: Sum) -> Block:
-        value = f"tl.sum(row_sums, 1) * {self._share(self.shared.analysis.by_query, total)}"
-        place = f"{total.name}_ptr + {total.name}_row + q_pos"
-        add = Statement("", f'tl.atomic_add({place}, {value}, mask=row < q_len, sem="relaxed")')
-        return Branch(f"{total.name}_ptr is not None", (add,))
+    @property
+    def _alike(self) -> bool:
+        """True if a call wants all of them or none: they are parts of one running sum."""
+        inputs = {s.access.input for s in self.all}
+        return len(inputs) == 1 and all(one.scan for one in inputs)
 
-    def _place(self, total: Sum) -> str:
-        return query_places(self.shared, total.access).removesuffix(" + q_pos")
+    def _added(self, total: Sum) -> Block:
+        _, place, mask = query_places(self.shared, total.access)
+        place = f"{total.name}_ptr + {total.name}_row + {place}"
+        value = f"{self._sign(self.shared.analysis.by_query, total)}tl.sum(row_sums, 1)"
+        add = Statement("", f'tl.atomic_add({place}, {value}, mask={mask}, sem="relaxed")')
+        return add if self._alike else Branch(f"{total.name}_ptr is not None", (add,))
 
     @staticmethod
-    def _share(terms: KernelTerms, total: Sum) -> str:
-        """Text of a column's part of a sum: all eight are the same."""
-        slopes = {s: slope for term in terms.backward_terms for s, slope in term.sums}
-        return "0.125" if slopes[total].sign == "+" else "-0.125"
+    def _sign(terms: KernelTerms, total: Sum) -> str:
+        """Text before a sum of dS: a minus where scores fall by what is added."""
+        (slope,) = (slope for term in terms.backward_terms for s, slope in term.sums if s == total)
+        assert slope.text is None
+        return slope.sign.removeprefix("+")

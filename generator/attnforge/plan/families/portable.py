@@ -203,18 +203,18 @@ def _row(terms: KernelTerms, total: Sum, place: str) -> Statement:
     return Statement(f"{total.name}_row", place, serves=terms.readers(total.access))
 
 
-def stored_sum(terms: KernelTerms, total: Sum, place: str, mask: str) -> Block:
-    """Stores a sum where the call wants it."""
+def stored_sum(terms: KernelTerms, total: Sum, place: str, mask: str, *made: Statement) -> Block:
+    """Stores a sum where the call wants it, `made` just before."""
     ptr = f"{total.name}_ptr"
     store = Statement("", f"tl.store({ptr} + {place}, {total.name}, mask={mask})", serves=terms.readers(total.access))
-    return Branch(f"{ptr} is not None", (store,))
+    return Branch(f"{ptr} is not None", (*made, store))
 
 
-def query_places(p: SharedParameters, access: Access) -> str:
-    """Text of where a tile's queries stand in an input's gradient."""
+def query_places(p: SharedParameters, access: Access) -> tuple[str, str, str]:
+    """Texts of where a head begins in an input's gradient, of its queries' places from there, and of which have one."""
     if access.row_axis.kind == "token":
-        return f"{p.storage.head_tokens(access.input)} + q_pos"
-    return f"{p.storage.head_queries} + row"
+        return p.storage.head_tokens(access.input), "q_pos", "(row < q_len) & (q_pos >= 0)"
+    return p.storage.head_queries, "row", "row < q_len"
 
 
 def _dq(p: SharedParameters) -> Kernel:
@@ -229,7 +229,7 @@ def _dq(p: SharedParameters) -> Kernel:
     loops = Loops(a.keys, a.key_states, step.call, a.joined, step.tails, terms.narrowed)
     slot = "(b.to(tl.int64) * Hq + h) * tl.num_programs(TILE_AXIS) + tile"
     slots = (Statement("slot", slot),) if any(s.access.tie is None for s in terms.tables) else ()
-    places = tuple(_row(terms, s, query_places(p, s.access)) for s in terms.tables if s.access.tie)
+    places = tuple(_row(terms, s, " + ".join(query_places(p, s.access)[:2])) for s in terms.tables if s.access.tie)
     stores = (
         *latent.stored(a, "q"),
         *rotation.back(a, "q", ("dq_ptr + first_row * D", "Hq * D")),
@@ -290,9 +290,8 @@ def _stored_by_query(p: SharedParameters, terms: KernelTerms, total: Sum, slot: 
     """Stores a sum of a tile of queries, row by row, or all of it where the input has one value for them."""
     name, access = total.name, total.access
     if access.side:
-        token = access.row_axis.kind == "token"
-        mask = "(row < q_len) & (q_pos >= 0)" if token else "row < q_len"
-        return stored_sum(terms, total, query_places(p, access), mask)
+        *place, mask = query_places(p, access)
+        return stored_sum(terms, total, " + ".join(place), mask)
     whole = (
         Statement(name, f"tl.where(row < q_len, {name}, 0.0)"),
         Statement("", f"tl.store({name}_ptr + {slot}, tl.sum({name}, 0))"),

@@ -224,6 +224,11 @@ def test_a_spec_behind_a_broken_link(folder: Path) -> None:
     assert "specs/causal.yaml is a link that leads nowhere" in run("check", "specs/causal.yaml", code=2).stderr
 
 
+def test_a_spec_in_its_folder_is_told_by_its_path(folder: Path) -> None:
+    (folder / "specs" / "mine.yaml").write_text("name: mine\n")
+    assert "(did you mean specs/mine.yaml?)" in run("check", "mine", code=2).stderr
+
+
 def test_a_name_that_no_file_can_have() -> None:
     assert "is neither a file nor a shipped variant" in run("check", "a" * 300, code=2).stderr
 

@@ -57,7 +57,9 @@ def find(argument: str) -> Path:
     # the name that the header of a generated file gives works in every folder
     if argument in (path.stem, f"specs/{path.stem}.yaml") and path.stem in shipped:
         return shipped[path.stem]
-    hint = near(argument, shipped) or ": `attnforge list` shows the shipped variants"
+    own = os.path.join("specs", f"{argument}.yaml")
+    hint = f" (did you mean {own}?)" if os.path.isfile(own) else near(argument, shipped)
+    hint = hint or ": `attnforge list` shows the shipped variants"
     raise click.UsageError(f"{argument!r} is neither a file nor a shipped variant{hint}")
 
 

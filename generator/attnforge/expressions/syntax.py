@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import keyword
 import re
 import warnings
 from collections.abc import Callable
@@ -30,6 +31,9 @@ _PLAIN = (
     (r"unexpected character after", "'\\' is not part of the language"),
     ("|".join(map(re.escape, _VAGUE)), "something is missing or out of place"),
 )
+
+
+_WORDS = {*keyword.kwlist} - {"and", "or", "not", "if", "else", "in", "is", "for"}
 
 
 class _Unreadable(Exception):
@@ -70,6 +74,8 @@ def _read(text: str) -> ast.expr:
         offset = start + error.offset - 1 if error.offset else len(text)
         offset -= flat[offset - 1 : offset + 1] in suggestions.SIGNS  # Python stops at the second of two
         sign = next((sign for sign in suggestions.SIGNS if flat.startswith(sign, offset)), None)
+        if word := next((word for word in re.finditer(r"\b[a-z]+\b", flat) if word[0] in _WORDS), None):
+            raise _Unreadable(word.start(), f"{word[0]!r} is a word of Python: an input needs another name") from error
         raise _Unreadable(
             offset, f"cannot read this expression: {_foreign(sign) if sign else _plain(error.msg)}"
         ) from error

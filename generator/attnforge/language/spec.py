@@ -207,7 +207,7 @@ class _Loader:
             return []
         if value.mapping or not isinstance(value.data, list):
             term = value.raw if value.raw.isidentifier() else f"{{expr: {json.dumps(value.raw)}}}"
-            hint = f": write [{term}]" if value.raw else ""
+            hint = f": write [{term}]" if value.raw else ": put it into brackets" if value.mapping else ""
             self.problems.add(value.at, f"{key}: expected a list of terms, got {value.kind}{hint}")
             return []
         return self._few(value, key)

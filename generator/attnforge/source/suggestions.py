@@ -23,6 +23,7 @@ _NAMES = {
     **dict.fromkeys(("head", "h_idx", "head_idx"), " (did you mean 'h', the query head?)"),
     **dict.fromkeys(("batch", "b_idx", "batch_idx"), " (did you mean 'b', the batch entry?)"),
     **dict.fromkeys(("inf", "infinity", "nan", "ninf"), _FINITE),
+    **dict.fromkeys(("v", "value", "values"), ": terms read the score, positions and inputs, not q, k and v"),
     **dict.fromkeys(("math", "np", "tl", "torch"), ALONE),
     "true": " (did you mean 'True'?)",
     "false": " (did you mean 'False'?)",

@@ -302,8 +302,10 @@ class Plan:
         """The statement that makes room for a sum of each row."""
         access = total.access
         entries = f", {math.prod(access.input.sizes)}" if access.form == "entry" else ""
-        # a token that no query stands at keeps a gradient of 0, as does what no packed sequence has
-        gaps = (access.tie == "q" and access.row_axis.kind == "token") or self.storage.cut
+        # a token that no query stands at keeps a gradient of 0, as does what no packed sequence has; programs that own
+        # keys add to sums of rows
+        added = access.tie == "q" and (access.row_axis.kind == "token" or total in self.summed_at_once)
+        gaps = added or self.storage.cut
         kind = "new_zeros" if access.form == "entry" or gaps else "new_empty"
         kind = f"lse.{kind}"
         if self.storage.entries and kind == "lse.new_empty":

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5cd95a7e488de887
-#   text hash     b313cc5b585fd433
+#   content hash  cf580dae5e26c346
+#   text hash     992e2b14a06a9679
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

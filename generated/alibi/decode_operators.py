@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5cd95a7e488de887
-#   text hash     4fede5f43bf84610
+#   content hash  cf580dae5e26c346
+#   text hash     f3c772bd2212bb13
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5cd95a7e488de887
-#   text hash     47f5d1158b2eca80
+#   content hash  cf580dae5e26c346
+#   text hash     8e93ccc642367a1e
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5cd95a7e488de887
-#   text hash     e09549a2877c2ad9
+#   content hash  cf580dae5e26c346
+#   text hash     07c6bce081bfde77
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

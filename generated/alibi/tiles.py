@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5cd95a7e488de887
-#   text hash     3cbb0734087035e3
+#   content hash  cf580dae5e26c346
+#   text hash     7eded3e448e511e8
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  627b222d066a959c
-#   text hash     f7540aa6deb3b2a5
+#   content hash  18cdb3ed65f131e3
+#   text hash     e657889690ebd40b
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  627b222d066a959c
-#   text hash     5e96cdc36e45addf
+#   content hash  18cdb3ed65f131e3
+#   text hash     e41ed16b18af3893
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

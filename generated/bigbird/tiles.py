@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  627b222d066a959c
-#   text hash     f920a9d3270f4f17
+#   content hash  18cdb3ed65f131e3
+#   text hash     c1abb0d7d53497aa
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

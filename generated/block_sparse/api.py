@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f595f2113a3062d9
-#   text hash     cb498bfab21f45fd
+#   content hash  bc1d46448fc77c36
+#   text hash     3dd42f8fa4284a26
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f595f2113a3062d9
-#   text hash     777bc0ae7afec78a
+#   content hash  bc1d46448fc77c36
+#   text hash     5064c17cc5eb0b61
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

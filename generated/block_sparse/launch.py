@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f595f2113a3062d9
-#   text hash     3dabd76d92be23f3
+#   content hash  bc1d46448fc77c36
+#   text hash     376698bc8ce55e43
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f595f2113a3062d9
-#   text hash     2b8cc45e67e4f192
+#   content hash  bc1d46448fc77c36
+#   text hash     2a9a2e69df27eab1
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f595f2113a3062d9
-#   text hash     b7d056811da831f1
+#   content hash  bc1d46448fc77c36
+#   text hash     c434ac8aea9e9a59
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  37eaad1571cab37c
-#   text hash     3b56db0eea190107
+#   content hash  c0f4ccacd5231129
+#   text hash     e907a1d659716851
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

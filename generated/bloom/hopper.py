@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  37eaad1571cab37c
-#   text hash     3c5d5550d10feb59
+#   content hash  c0f4ccacd5231129
+#   text hash     0323cfae4bef803d
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

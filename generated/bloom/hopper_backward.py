@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  37eaad1571cab37c
-#   text hash     2e90516d6e2bb4ae
+#   content hash  c0f4ccacd5231129
+#   text hash     8efbe42cb1f3be5b
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  37eaad1571cab37c
-#   text hash     48ce2053ff462bb6
+#   content hash  c0f4ccacd5231129
+#   text hash     e661b4e800e27122
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  37eaad1571cab37c
-#   text hash     38d49ac04a8dc8d8
+#   content hash  c0f4ccacd5231129
+#   text hash     bdf2f1de8a573dbf
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

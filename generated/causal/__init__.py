@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8cd0423fd12d20af
-#   text hash     64091022bf8fad39
+#   content hash  a8febb67ac057f5b
+#   text hash     7002f69489d83bf9
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

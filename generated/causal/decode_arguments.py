@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  a95621b802f9405f
-#   text hash     8a0ac7c9888ab20d
+#   content hash  cdec7caf142d3fee
+#   text hash     9c5fff525a2dbfd2
 #   render with   attnforge render SPEC
 """What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
 
@@ -305,9 +305,10 @@ def check_new(k_new, v_new, k_cache, v_cache, slot_mapping, widest):
     _check_written("k_cache", k_cache)
     _check_written("v_cache", v_cache)
     check_each("slot_mapping", slot_mapping, k_new, (torch.int64,), "k_new")
-    rows = k_cache.shape[0] * k_cache.shape[1]
-    if arguments.at_hand(slot_mapping) and not ((slot_mapping >= -1) & (slot_mapping < rows)).all():
-        raise ValueError(f"slot_mapping: expected places from 0 to {rows - 1}, or -1, got {slot_mapping.tolist()}")
+    if arguments.at_hand(slot_mapping):
+        rows = k_cache.shape[0] * k_cache.shape[1]
+        if not ((slot_mapping >= -1) & (slot_mapping < rows)).all():
+            raise ValueError(f"slot_mapping: expected places from 0 to {rows - 1}, or -1, got {slot_mapping.tolist()}")
 
 
 def check_each(name, x, rows, dtypes, other):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8cd0423fd12d20af
-#   text hash     07b3854a552ab07e
+#   content hash  a8febb67ac057f5b
+#   text hash     7bfcded346424cbc
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8cd0423fd12d20af
-#   text hash     e95f0c71eb9d89e2
+#   content hash  a8febb67ac057f5b
+#   text hash     f60fa44025b649cf
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8cd0423fd12d20af
-#   text hash     2eee9dcfa21af4b4
+#   content hash  a8febb67ac057f5b
+#   text hash     8660f64848fa43fc
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

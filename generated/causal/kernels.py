@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8cd0423fd12d20af
-#   text hash     36e2b1ca89f355b1
+#   content hash  a8febb67ac057f5b
+#   text hash     7079f0cb5a09548f
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

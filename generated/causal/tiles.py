@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8cd0423fd12d20af
-#   text hash     193a91d35b07c4a7
+#   content hash  a8febb67ac057f5b
+#   text hash     2178761193ed197a
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fad52acef449d1a5
-#   text hash     6c1ecc6ad0a240e3
+#   content hash  fd6bc2d56acf3b93
+#   text hash     2857dcca765a88dd
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fad52acef449d1a5
-#   text hash     0dda5c0e0055beca
+#   content hash  fd6bc2d56acf3b93
+#   text hash     e5a828ddb8663557
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fad52acef449d1a5
-#   text hash     8b7a508b2d61e978
+#   content hash  fd6bc2d56acf3b93
+#   text hash     5c0aa4820f03309b
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

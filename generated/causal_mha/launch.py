@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fad52acef449d1a5
-#   text hash     de5fe9a5ca83cb8d
+#   content hash  fd6bc2d56acf3b93
+#   text hash     96afe65c161270e2
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

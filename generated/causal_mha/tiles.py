@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fad52acef449d1a5
-#   text hash     8f94880b9ffc8a16
+#   content hash  fd6bc2d56acf3b93
+#   text hash     970f21e6917a1726
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

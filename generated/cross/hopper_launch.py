@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  702ceda1626eca8d
-#   text hash     21ca4ca1f6f1a60d
+#   content hash  b3a189cd3aac5951
+#   text hash     7ca078c98f6bf109
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

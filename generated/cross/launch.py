@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  702ceda1626eca8d
-#   text hash     7f8adfb11b6590bc
+#   content hash  b3a189cd3aac5951
+#   text hash     4754cdba7e28a05e
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

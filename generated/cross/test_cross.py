@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  702ceda1626eca8d
-#   text hash     3e6424f99438ed6a
+#   content hash  b3a189cd3aac5951
+#   text hash     fe74aa8bdda72237
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

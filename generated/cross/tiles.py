@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  702ceda1626eca8d
-#   text hash     09cd9401b0d9fc95
+#   content hash  b3a189cd3aac5951
+#   text hash     6940ba3be987f2ce
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  702ceda1626eca8d
-#   text hash     c85d306f95be2008
+#   content hash  b3a189cd3aac5951
+#   text hash     3c1a4c7c87975afc
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

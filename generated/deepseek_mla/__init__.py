@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6d867ae2a3ebb9e9
-#   text hash     42b0307303bb414c
+#   content hash  03eaaed4c6aef579
+#   text hash     8a966533d6555eab
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6d867ae2a3ebb9e9
-#   text hash     48947df26e620c72
+#   content hash  03eaaed4c6aef579
+#   text hash     4a10c22dd43b5230
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

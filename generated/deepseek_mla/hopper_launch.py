@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6d867ae2a3ebb9e9
-#   text hash     6e348eaae68a724c
+#   content hash  03eaaed4c6aef579
+#   text hash     6c6473782e985566
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

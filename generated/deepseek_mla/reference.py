@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6d867ae2a3ebb9e9
-#   text hash     ba75142c0aba2c05
+#   content hash  03eaaed4c6aef579
+#   text hash     6cd9a0f08ad4f625
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4dd3f613f84b5a85
-#   text hash     2f80ae7d407862df
+#   content hash  fea4acbb8f11a239
+#   text hash     901ba338d2324073
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

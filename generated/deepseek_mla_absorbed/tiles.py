@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4dd3f613f84b5a85
-#   text hash     3bf2c7d7afc6039d
+#   content hash  fea4acbb8f11a239
+#   text hash     d75452a0b79e3f75
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

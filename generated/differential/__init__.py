@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  eeedf04ad319ce85
-#   text hash     9f160c7ed70b4e00
+#   content hash  3eceabe66279dd21
+#   text hash     6f25d4f87f3c467d
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  eeedf04ad319ce85
-#   text hash     fd648e5d9814fdc8
+#   content hash  3eceabe66279dd21
+#   text hash     e06235c0e39e3119
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  eeedf04ad319ce85
-#   text hash     dc60129d8f767060
+#   content hash  3eceabe66279dd21
+#   text hash     f67a29375c89548e
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  eeedf04ad319ce85
-#   text hash     8b0a6bd6b0f90df4
+#   content hash  3eceabe66279dd21
+#   text hash     93541062f2596114
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

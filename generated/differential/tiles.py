@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  eeedf04ad319ce85
-#   text hash     791b643e0a7fa381
+#   content hash  3eceabe66279dd21
+#   text hash     1b8b560cb3658dde
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

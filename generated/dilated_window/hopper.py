@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  722994b4f71a92dd
-#   text hash     c48b2c7968ebe4fb
+#   content hash  d42baef407004210
+#   text hash     7c7edbfeb88fd012
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

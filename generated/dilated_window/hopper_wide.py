@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  722994b4f71a92dd
-#   text hash     9ae47f06059d5d77
+#   content hash  d42baef407004210
+#   text hash     97f62f3f750ef226
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  722994b4f71a92dd
-#   text hash     d53570d1418061f6
+#   content hash  d42baef407004210
+#   text hash     733d14bd92115243
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  722994b4f71a92dd
-#   text hash     ef83d4d54de87587
+#   content hash  d42baef407004210
+#   text hash     cbb8630a816100af
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

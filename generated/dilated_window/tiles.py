@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  722994b4f71a92dd
-#   text hash     4032a7cf6b973e5d
+#   content hash  d42baef407004210
+#   text hash     85c4ab57f86bca10
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7df0da593203da36
-#   text hash     8a45f84b4786bea4
+#   content hash  0bbf336f973cdfbb
+#   text hash     9c003b6bbe935cbe
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7df0da593203da36
-#   text hash     a381954e4d859a8a
+#   content hash  0bbf336f973cdfbb
+#   text hash     26220644ae82f402
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

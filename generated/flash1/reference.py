@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7df0da593203da36
-#   text hash     cc0c9d6391c0f66f
+#   content hash  0bbf336f973cdfbb
+#   text hash     79789976f59cc7d1
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7df0da593203da36
-#   text hash     271be413c4ee6153
+#   content hash  0bbf336f973cdfbb
+#   text hash     dee95a41a564aff2
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

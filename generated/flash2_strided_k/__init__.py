@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  28f04aafe152a114
-#   text hash     65e6ed32f99c3919
+#   content hash  0cc5cfcc2da2db37
+#   text hash     5e4eb37f1004d21d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  28f04aafe152a114
-#   text hash     88ed33598cf73403
+#   content hash  0cc5cfcc2da2db37
+#   text hash     d1479866eca926e9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

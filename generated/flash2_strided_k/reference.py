@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  28f04aafe152a114
-#   text hash     2a6522f5f2d4965a
+#   content hash  0cc5cfcc2da2db37
+#   text hash     acd0b54eed944cbc
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  28f04aafe152a114
-#   text hash     f9dac8cadb0aebe9
+#   content hash  0cc5cfcc2da2db37
+#   text hash     24e51d4361f05b12
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  29acbfff5c28b1fd
-#   text hash     c89ee9e3cce68822
+#   content hash  9f92a8cc15196cec
+#   text hash     408a099d938dbc8e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  29acbfff5c28b1fd
-#   text hash     39b74751543a62d0
+#   content hash  9f92a8cc15196cec
+#   text hash     d57945a83a441350
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

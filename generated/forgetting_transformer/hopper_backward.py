@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  29acbfff5c28b1fd
-#   text hash     8dfb42e9dae3502a
+#   content hash  9f92a8cc15196cec
+#   text hash     ba78ffa67aa0272c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  29acbfff5c28b1fd
-#   text hash     60b0723db97a4632
+#   content hash  9f92a8cc15196cec
+#   text hash     9de794a246e96be7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  29acbfff5c28b1fd
-#   text hash     1f125ee4b5cd1bbd
+#   content hash  9f92a8cc15196cec
+#   text hash     c17d5f668bfc640f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1b0063f5fe333a86
-#   text hash     62f4f1dc1c539f08
+#   content hash  dd0291b6630d2fa2
+#   text hash     4f8da33e5d228300
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

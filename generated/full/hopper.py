@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1b0063f5fe333a86
-#   text hash     8a30a7f3b18d1f54
+#   content hash  dd0291b6630d2fa2
+#   text hash     6be6ee69e3339451
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1b0063f5fe333a86
-#   text hash     1875475de02db070
+#   content hash  dd0291b6630d2fa2
+#   text hash     7037617a6843e1c5
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

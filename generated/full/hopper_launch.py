@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1b0063f5fe333a86
-#   text hash     d120282f700b779b
+#   content hash  dd0291b6630d2fa2
+#   text hash     d12392b9d67ad910
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1b0063f5fe333a86
-#   text hash     4f7dc4292fb02676
+#   content hash  dd0291b6630d2fa2
+#   text hash     c425154b163a2a06
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

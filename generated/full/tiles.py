@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1b0063f5fe333a86
-#   text hash     9cf1aee2d4047228
+#   content hash  dd0291b6630d2fa2
+#   text hash     0d4d06c96cd429b3
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f62c46f70de35e7e
-#   text hash     448db02565aa44ff
+#   content hash  1afb233693f737f6
+#   text hash     369866bacb5d81d1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f62c46f70de35e7e
-#   text hash     fe302c6cc97b73ff
+#   content hash  1afb233693f737f6
+#   text hash     9c0f0a7e07efbc26
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

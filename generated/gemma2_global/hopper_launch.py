@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f62c46f70de35e7e
-#   text hash     98fbc349d54484d4
+#   content hash  1afb233693f737f6
+#   text hash     f0e937d9cabf124e
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f62c46f70de35e7e
-#   text hash     6e241f3f5830838a
+#   content hash  1afb233693f737f6
+#   text hash     575d527b8b0a90e6
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f62c46f70de35e7e
-#   text hash     5c64cbfdbfaf0d56
+#   content hash  1afb233693f737f6
+#   text hash     76252b1b2cd90e34
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0dfa22b657bea96f
-#   text hash     dcc10f0fcd6ea0bb
+#   content hash  94d0daf9275a5c24
+#   text hash     0dc7a6435d9f26a9
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0dfa22b657bea96f
-#   text hash     584b3dc7ae4222b1
+#   content hash  94d0daf9275a5c24
+#   text hash     8a3d011bee61be11
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0dfa22b657bea96f
-#   text hash     ba5775006561c140
+#   content hash  94d0daf9275a5c24
+#   text hash     6b6f6322b21f8402
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

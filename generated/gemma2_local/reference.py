@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0dfa22b657bea96f
-#   text hash     592a1fe68f17d102
+#   content hash  94d0daf9275a5c24
+#   text hash     6676119f44b74711
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

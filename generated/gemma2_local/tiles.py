@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0dfa22b657bea96f
-#   text hash     ce3bf3c47d0bc4a1
+#   content hash  94d0daf9275a5c24
+#   text hash     ed4282b34a01fff1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  92d8004de73de4ae
-#   text hash     b9dad2562670773c
+#   content hash  0da2475ef83c4376
+#   text hash     08ded058f2f08b93
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

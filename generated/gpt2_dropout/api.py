@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  92d8004de73de4ae
-#   text hash     8962094285c8b07a
+#   content hash  0da2475ef83c4376
+#   text hash     11e2a7149d334630
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  92d8004de73de4ae
-#   text hash     271b0736233e1b64
+#   content hash  0da2475ef83c4376
+#   text hash     1e0becf89801b6e5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

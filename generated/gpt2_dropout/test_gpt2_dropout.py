@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  92d8004de73de4ae
-#   text hash     c608bd2bf71edaad
+#   content hash  0da2475ef83c4376
+#   text hash     57fe488f27f4c525
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

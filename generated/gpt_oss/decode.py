@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cbb7c5ce17b78238
-#   text hash     c4090e0ba79201a5
+#   content hash  eb1ecd968ab48cff
+#   text hash     48527b232a108e5d
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cbb7c5ce17b78238
-#   text hash     1e53cdb43bef5c14
+#   content hash  eb1ecd968ab48cff
+#   text hash     65bbc14016509a16
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cbb7c5ce17b78238
-#   text hash     c65e2cfb56d3ec49
+#   content hash  eb1ecd968ab48cff
+#   text hash     0ad709d81b9732fe
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

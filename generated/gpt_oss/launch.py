@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cbb7c5ce17b78238
-#   text hash     031ea0c26342858a
+#   content hash  eb1ecd968ab48cff
+#   text hash     00cad1aa553ecae4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

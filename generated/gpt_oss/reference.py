@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cbb7c5ce17b78238
-#   text hash     84a193fdf7908f95
+#   content hash  eb1ecd968ab48cff
+#   text hash     8eab015edc55b6ea
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

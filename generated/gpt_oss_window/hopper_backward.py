@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  18ced18b5faa1f32
-#   text hash     5d951890049f0e67
+#   content hash  ad9c23017c3d7c71
+#   text hash     54bde7a37d32e0a0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

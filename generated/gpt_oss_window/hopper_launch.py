@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  18ced18b5faa1f32
-#   text hash     c23bd5f1bf203a95
+#   content hash  ad9c23017c3d7c71
+#   text hash     32b0d6ac61ea9df3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  18ced18b5faa1f32
-#   text hash     6e56f343cc6fd71b
+#   content hash  ad9c23017c3d7c71
+#   text hash     313911ed526ea761
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

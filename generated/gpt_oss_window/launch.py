@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  18ced18b5faa1f32
-#   text hash     eb877d8660f66121
+#   content hash  ad9c23017c3d7c71
+#   text hash     e153c7f87b70286b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  18ced18b5faa1f32
-#   text hash     e70987e7b6de1da8
+#   content hash  ad9c23017c3d7c71
+#   text hash     81691905b69b5619
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a2637bc2a62824d6
-#   text hash     05f8a2edd71d9a37
+#   content hash  c1410cfd205c1b09
+#   text hash     b4d410f23f8f69dd
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a2637bc2a62824d6
-#   text hash     3f06b3aa79e2d06c
+#   content hash  c1410cfd205c1b09
+#   text hash     9bd7601e32d8517b
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

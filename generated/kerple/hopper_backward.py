@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a2637bc2a62824d6
-#   text hash     e578dc0c2c2dc49a
+#   content hash  c1410cfd205c1b09
+#   text hash     1e2cc440c89c9e28
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

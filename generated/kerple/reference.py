@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a2637bc2a62824d6
-#   text hash     e5e5007236f12130
+#   content hash  c1410cfd205c1b09
+#   text hash     dc92a099cc9225a6
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a2637bc2a62824d6
-#   text hash     5913b79cc3900192
+#   content hash  c1410cfd205c1b09
+#   text hash     4ea4e58893361769
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

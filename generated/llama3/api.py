@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  21ec1857a5f47a3f
-#   text hash     3ee867ec2752f66b
+#   content hash  f5ded9e85310eca5
+#   text hash     5651646c746ede49
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  21ec1857a5f47a3f
-#   text hash     82b472b51a728d77
+#   content hash  f5ded9e85310eca5
+#   text hash     a86834838c3d81e4
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  21ec1857a5f47a3f
-#   text hash     d9f6857fa042f727
+#   content hash  f5ded9e85310eca5
+#   text hash     cb650611fd46d8bb
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  21ec1857a5f47a3f
-#   text hash     2d9670e90258d767
+#   content hash  f5ded9e85310eca5
+#   text hash     86c36cf362e9e572
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  21ec1857a5f47a3f
-#   text hash     de05eae1d870fe60
+#   content hash  f5ded9e85310eca5
+#   text hash     9b19f73a6cbae444
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

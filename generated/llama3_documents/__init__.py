@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4b6000551de0cba2
-#   text hash     d1d7bdc18f8d0b07
+#   content hash  4142293cfd71d651
+#   text hash     37b7bd9e5942e382
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

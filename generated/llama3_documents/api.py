@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4b6000551de0cba2
-#   text hash     39423ac49e802b4e
+#   content hash  4142293cfd71d651
+#   text hash     5e2dba9d42cd1e19
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

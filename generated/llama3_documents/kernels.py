@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4b6000551de0cba2
-#   text hash     c1507f1a2f01d2d3
+#   content hash  4142293cfd71d651
+#   text hash     dd0351e3ebceaada
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4b6000551de0cba2
-#   text hash     4b154387837da011
+#   content hash  4142293cfd71d651
+#   text hash     c7b0f6e3ad96dfc2
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

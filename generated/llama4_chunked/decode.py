@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  10ccc784d053b410
-#   text hash     d5438a60fbb811bd
+#   content hash  1eb85c8363e04aaf
+#   text hash     308ce33a3e3f6761
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  10ccc784d053b410
-#   text hash     4c4b3aff33e61b7d
+#   content hash  1eb85c8363e04aaf
+#   text hash     f33ab2603d047bf1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  10ccc784d053b410
-#   text hash     08dcbb219ecff470
+#   content hash  1eb85c8363e04aaf
+#   text hash     c11bbc255a18b0f5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

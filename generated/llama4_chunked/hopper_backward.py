@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  10ccc784d053b410
-#   text hash     60c596e62bdca87c
+#   content hash  1eb85c8363e04aaf
+#   text hash     fd1814578e895c3b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

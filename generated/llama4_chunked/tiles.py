@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  10ccc784d053b410
-#   text hash     bc8954139759dfda
+#   content hash  1eb85c8363e04aaf
+#   text hash     9fc308e199bf4d2c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

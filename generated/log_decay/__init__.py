@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  146268638af256bc
-#   text hash     3884e91cc1a8195a
+#   content hash  cf31027b916e1b4b
+#   text hash     3c6d15a136ec985f
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  146268638af256bc
-#   text hash     6f0bb087770ca51f
+#   content hash  cf31027b916e1b4b
+#   text hash     7c070b476470023e
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

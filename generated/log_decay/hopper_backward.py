@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  146268638af256bc
-#   text hash     251e4f288ad8ce1d
+#   content hash  cf31027b916e1b4b
+#   text hash     16ab762273e11710
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  146268638af256bc
-#   text hash     6cccd70850bda3b1
+#   content hash  cf31027b916e1b4b
+#   text hash     d733fb9fecb2c22b
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  146268638af256bc
-#   text hash     d71e4c0694839bd4
+#   content hash  cf31027b916e1b4b
+#   text hash     3e5cd894436fc92a
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

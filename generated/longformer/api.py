@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1fa6c13757d11d21
-#   text hash     e99a713676f7e6c1
+#   content hash  bc69202c8033604b
+#   text hash     ee1d3f7494b2ff1e
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1fa6c13757d11d21
-#   text hash     a1d51e8b1ef2b760
+#   content hash  bc69202c8033604b
+#   text hash     aa706918fd63c005
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1fa6c13757d11d21
-#   text hash     e85826f66d9bb1ff
+#   content hash  bc69202c8033604b
+#   text hash     7bfe560689407652
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

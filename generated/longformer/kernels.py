@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1fa6c13757d11d21
-#   text hash     049174c634205a66
+#   content hash  bc69202c8033604b
+#   text hash     1a8ce67fb0964acd
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

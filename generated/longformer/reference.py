@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1fa6c13757d11d21
-#   text hash     877ae98c4735e5aa
+#   content hash  bc69202c8033604b
+#   text hash     8b029d01377ee7aa
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

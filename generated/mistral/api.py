@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  84bd0b6c9cb93426
-#   text hash     060732b60b7e54a1
+#   content hash  9a6ccd80287169f0
+#   text hash     98f5abc46d883cf7
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  84bd0b6c9cb93426
-#   text hash     be9f2a34a1699f0e
+#   content hash  9a6ccd80287169f0
+#   text hash     11e18627072b8e15
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  84bd0b6c9cb93426
-#   text hash     c831692c423aa458
+#   content hash  9a6ccd80287169f0
+#   text hash     2b5a499ade5e1e14
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

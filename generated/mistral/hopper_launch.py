@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  84bd0b6c9cb93426
-#   text hash     64b633e23c819fa0
+#   content hash  9a6ccd80287169f0
+#   text hash     d7c6a6e4d7ddff2c
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  84bd0b6c9cb93426
-#   text hash     434e7dbbd8bf00d9
+#   content hash  9a6ccd80287169f0
+#   text hash     7f6e0200fc7dacc9
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

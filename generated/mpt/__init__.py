@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  075d7681ddb3ce7a
-#   text hash     88e7eba90ba476bc
+#   content hash  afd923652544c2fa
+#   text hash     7738f36d4849bf5c
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

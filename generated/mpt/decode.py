@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  075d7681ddb3ce7a
-#   text hash     ffe9eed4fe366a8a
+#   content hash  afd923652544c2fa
+#   text hash     33df67a955ea0328
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

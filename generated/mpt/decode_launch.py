@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  075d7681ddb3ce7a
-#   text hash     899269cc556ce635
+#   content hash  afd923652544c2fa
+#   text hash     534462b5550f1952
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

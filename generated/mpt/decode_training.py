@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  075d7681ddb3ce7a
-#   text hash     2cfd6927fe5d1ea2
+#   content hash  afd923652544c2fa
+#   text hash     0888b38ba13635ce
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

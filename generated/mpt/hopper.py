@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  075d7681ddb3ce7a
-#   text hash     ffe44b6022cd871f
+#   content hash  afd923652544c2fa
+#   text hash     af041522b360a4ba
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

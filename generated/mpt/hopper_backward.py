@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  075d7681ddb3ce7a
-#   text hash     883cc23ee88da2eb
+#   content hash  afd923652544c2fa
+#   text hash     86fe0b658c34a5de
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

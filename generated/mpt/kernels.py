@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  075d7681ddb3ce7a
-#   text hash     4f77762b2f4d3c4b
+#   content hash  afd923652544c2fa
+#   text hash     98c726ebdd4d4ae0
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

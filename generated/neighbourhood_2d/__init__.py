@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f4fa36ef74d4a222
-#   text hash     7a418be08b6bf4a7
+#   content hash  4363422299dfb04a
+#   text hash     9f31d8ae33f90615
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

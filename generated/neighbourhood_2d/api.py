@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f4fa36ef74d4a222
-#   text hash     fa6103898a8ff685
+#   content hash  4363422299dfb04a
+#   text hash     e4b753a22ff2d5eb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

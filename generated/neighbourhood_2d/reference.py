@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f4fa36ef74d4a222
-#   text hash     661cb969635223c8
+#   content hash  4363422299dfb04a
+#   text hash     877dbc7e42b12d45
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c25426bbf2fb96e0
-#   text hash     f94a3b84bf4fb065
+#   content hash  bb23e66166e79dd1
+#   text hash     d980109d02936485
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

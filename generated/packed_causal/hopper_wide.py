@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c25426bbf2fb96e0
-#   text hash     6a5ddd3e0d15691d
+#   content hash  bb23e66166e79dd1
+#   text hash     99792b74c27a5736
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c25426bbf2fb96e0
-#   text hash     4f16233ba015d994
+#   content hash  bb23e66166e79dd1
+#   text hash     e8f43017ea14738e
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c25426bbf2fb96e0
-#   text hash     a7e1e5e144a74318
+#   content hash  bb23e66166e79dd1
+#   text hash     bbf4b17e727c8edf
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c25426bbf2fb96e0
-#   text hash     ff7a25bb17398529
+#   content hash  bb23e66166e79dd1
+#   text hash     f2029372274877de
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c225de6137ea53b6
-#   text hash     6f81a46a693a9bef
+#   content hash  e6eb045781fd0953
+#   text hash     ed6610612ea7f0e6
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c225de6137ea53b6
-#   text hash     a88e6aae6ee4c926
+#   content hash  e6eb045781fd0953
+#   text hash     ab11303a6d9e8487
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

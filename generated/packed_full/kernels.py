@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c225de6137ea53b6
-#   text hash     294b2b26d6b704e1
+#   content hash  e6eb045781fd0953
+#   text hash     2d978976bcd49d6f
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c225de6137ea53b6
-#   text hash     78bcd3cbc37c153a
+#   content hash  e6eb045781fd0953
+#   text hash     a4106f00572d072c
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c225de6137ea53b6
-#   text hash     d68a7f9bc3bfe74a
+#   content hash  e6eb045781fd0953
+#   text hash     c240f8dcf9ed460e
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

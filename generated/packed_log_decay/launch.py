@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  da7540d230807de4
-#   text hash     9655864e5d29eec6
+#   content hash  706072d40a288f7b
+#   text hash     dec8226db919f32e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  da7540d230807de4
-#   text hash     25b846770bcdd660
+#   content hash  706072d40a288f7b
+#   text hash     db33a3c975d90af8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  da7540d230807de4
-#   text hash     19395ea2fdcc1aac
+#   content hash  706072d40a288f7b
+#   text hash     e6825341ebf2ecf7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  da7540d230807de4
-#   text hash     1a7d0d837aa307e8
+#   content hash  706072d40a288f7b
+#   text hash     727b2168c434f325
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  da02b77050bb415c
-#   text hash     860a9cdf90203539
+#   content hash  14e970f3478027ae
+#   text hash     83ee67a803510eff
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

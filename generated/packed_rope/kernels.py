@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  da02b77050bb415c
-#   text hash     bc01285d5b045708
+#   content hash  14e970f3478027ae
+#   text hash     3eaaeb683edbf759
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

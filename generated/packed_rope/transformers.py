@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  da02b77050bb415c
-#   text hash     2f9e8f2b1c9f6fe8
+#   content hash  14e970f3478027ae
+#   text hash     7bb50391cd396938
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4f84aef26e6bd181
-#   text hash     14e1f72f69acdb9c
+#   content hash  a36fe84f227736e6
+#   text hash     0a905bfe327753fc
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4f84aef26e6bd181
-#   text hash     3aaac07c0198a4e9
+#   content hash  a36fe84f227736e6
+#   text hash     f8f91ba592471efd
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

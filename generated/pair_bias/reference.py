@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4f84aef26e6bd181
-#   text hash     ecb9903d52ccb02a
+#   content hash  a36fe84f227736e6
+#   text hash     a6f017d11373e13e
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

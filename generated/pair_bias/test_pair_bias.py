@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4f84aef26e6bd181
-#   text hash     40047000f8ae4434
+#   content hash  a36fe84f227736e6
+#   text hash     44290c0c6c8f883d
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4f84aef26e6bd181
-#   text hash     f1c820429f9ccb54
+#   content hash  a36fe84f227736e6
+#   text hash     82f8a04df9eba6b4
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

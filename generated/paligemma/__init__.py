@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4416ae0042f3ac78
-#   text hash     c8dfa4378cb74863
+#   content hash  d15dcf1131d2b254
+#   text hash     bbf6c0e4e8a11bea
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4416ae0042f3ac78
-#   text hash     09b2e5ba62cfeb08
+#   content hash  d15dcf1131d2b254
+#   text hash     4883492d7ae8844a
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

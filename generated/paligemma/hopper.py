@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4416ae0042f3ac78
-#   text hash     8c6e5a21bb4b2891
+#   content hash  d15dcf1131d2b254
+#   text hash     e13b30544c827e8a
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4416ae0042f3ac78
-#   text hash     5dd48ebefef1f4e7
+#   content hash  d15dcf1131d2b254
+#   text hash     d36ce1e9b2b27343
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4416ae0042f3ac78
-#   text hash     04db82a788e1e7bf
+#   content hash  d15dcf1131d2b254
+#   text hash     2fa34d9b4874fba9
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8152f5b5f749bfed
-#   text hash     4e5222546967bc97
+#   content hash  db1dbb9fe63027c6
+#   text hash     5d741355acd90fc9
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

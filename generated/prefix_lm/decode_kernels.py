@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8152f5b5f749bfed
-#   text hash     5d98acd3bf020106
+#   content hash  db1dbb9fe63027c6
+#   text hash     285706b5df53eea2
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

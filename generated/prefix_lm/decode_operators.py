@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8152f5b5f749bfed
-#   text hash     a3421485481806d3
+#   content hash  db1dbb9fe63027c6
+#   text hash     fe9b8fa43b28d291
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

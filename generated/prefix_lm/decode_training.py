@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8152f5b5f749bfed
-#   text hash     58d331e8a45b02e3
+#   content hash  db1dbb9fe63027c6
+#   text hash     546ed9cae2e230c7
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

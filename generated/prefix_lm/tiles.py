@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8152f5b5f749bfed
-#   text hash     ed12f98cb585a36c
+#   content hash  db1dbb9fe63027c6
+#   text hash     c1ad63ba6a270194
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

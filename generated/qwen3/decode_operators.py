@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9bbd0621d47fa215
-#   text hash     31f57f0c847bcef0
+#   content hash  d9750c509fad955c
+#   text hash     5fc1459e66621fc1
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9bbd0621d47fa215
-#   text hash     de61a494809dabe8
+#   content hash  d9750c509fad955c
+#   text hash     625997a7d760ede9
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9bbd0621d47fa215
-#   text hash     b942b7f313737e77
+#   content hash  d9750c509fad955c
+#   text hash     9813c38747116e52
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

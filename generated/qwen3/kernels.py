@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9bbd0621d47fa215
-#   text hash     7239b36ff7358dc9
+#   content hash  d9750c509fad955c
+#   text hash     9801dbd9ef62a5e2
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

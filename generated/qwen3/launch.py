@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9bbd0621d47fa215
-#   text hash     f7b05852f1e069eb
+#   content hash  d9750c509fad955c
+#   text hash     33f0955e2a60fe3b
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  750e908224059ef0
-#   text hash     281e4339b52e4622
+#   content hash  c1e4f677cb70c136
+#   text hash     c2cd15ef49fb3dae
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

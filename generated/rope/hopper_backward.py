@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  750e908224059ef0
-#   text hash     76eccd15a1f36f7c
+#   content hash  c1e4f677cb70c136
+#   text hash     e2fb46e2d93e9a6c
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

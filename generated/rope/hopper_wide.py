@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  750e908224059ef0
-#   text hash     1d522457ca696867
+#   content hash  c1e4f677cb70c136
+#   text hash     82f1430592d53a74
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

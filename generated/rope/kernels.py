@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  750e908224059ef0
-#   text hash     70cd3b4c698859e8
+#   content hash  c1e4f677cb70c136
+#   text hash     b1f8faa433745a7c
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  750e908224059ef0
-#   text hash     311e5e044ad5f7e0
+#   content hash  c1e4f677cb70c136
+#   text hash     2f871b6aa23693e2
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

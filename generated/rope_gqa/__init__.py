@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  95520b184086a6fb
-#   text hash     d48fa29964d4fea9
+#   content hash  536f05c747286211
+#   text hash     597e0f2cff02c849
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  95520b184086a6fb
-#   text hash     6f628b41dadffe28
+#   content hash  536f05c747286211
+#   text hash     202a614888b1e85e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

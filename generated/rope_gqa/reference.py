@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  95520b184086a6fb
-#   text hash     a0162e91fe6f0114
+#   content hash  536f05c747286211
+#   text hash     351ebea29139aaca
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  95520b184086a6fb
-#   text hash     306ae0597a2c04f1
+#   content hash  536f05c747286211
+#   text hash     e00b2b1d6bf74d11
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  de2823e13542cc04
-#   text hash     5db4e4cc6ef8aba2
+#   content hash  0ad53802fd08cf1d
+#   text hash     b92ff04a23752f29
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  de2823e13542cc04
-#   text hash     c4267940fa0fadbe
+#   content hash  0ad53802fd08cf1d
+#   text hash     afbeae9879239972
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  de2823e13542cc04
-#   text hash     553b13c18c6f60c1
+#   content hash  0ad53802fd08cf1d
+#   text hash     32d46f1fe6574be2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

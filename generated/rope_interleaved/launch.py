@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  de2823e13542cc04
-#   text hash     f9a90afbd92dfb8c
+#   content hash  0ad53802fd08cf1d
+#   text hash     346fc563ff42cc4b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

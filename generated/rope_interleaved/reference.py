@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  de2823e13542cc04
-#   text hash     f8b31bcc4c2632ea
+#   content hash  0ad53802fd08cf1d
+#   text hash     dfc6ba3c1fcdae61
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

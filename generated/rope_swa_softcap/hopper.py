@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  59ae8ba41c51fb59
-#   text hash     ea442f47810002bb
+#   content hash  0e62b152bc1526ab
+#   text hash     ae461d74a51bfdc9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

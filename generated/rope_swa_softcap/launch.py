@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  59ae8ba41c51fb59
-#   text hash     9479fdc4b69dbfec
+#   content hash  0e62b152bc1526ab
+#   text hash     f8732d15461198bd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

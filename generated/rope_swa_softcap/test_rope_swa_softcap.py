@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  59ae8ba41c51fb59
-#   text hash     fafcb85beb2d9a98
+#   content hash  0e62b152bc1526ab
+#   text hash     3aacf5c61b252fd0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  59ae8ba41c51fb59
-#   text hash     4148a3a1118d033e
+#   content hash  0e62b152bc1526ab
+#   text hash     d619bbf558c8487f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c8a1e3ea524c8661
-#   text hash     bc0d68b9d724531b
+#   content hash  8fd7b1c031c5831f
+#   text hash     b9690357b1b9792b
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c8a1e3ea524c8661
-#   text hash     f863a91f46290882
+#   content hash  8fd7b1c031c5831f
+#   text hash     2ddcf1fb7a276635
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

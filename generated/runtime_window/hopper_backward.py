@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c8a1e3ea524c8661
-#   text hash     9c11747741dc2ae9
+#   content hash  8fd7b1c031c5831f
+#   text hash     31ea56c38cb28ea1
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c8a1e3ea524c8661
-#   text hash     5f8d8ecc98fe4b5f
+#   content hash  8fd7b1c031c5831f
+#   text hash     40d1166af0f84060
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

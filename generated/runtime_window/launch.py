@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c8a1e3ea524c8661
-#   text hash     f33203b63fee92ed
+#   content hash  8fd7b1c031c5831f
+#   text hash     b4c6474352566497
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

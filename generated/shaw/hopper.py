@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  91d716e51749bcee
-#   text hash     36be97d9c4cce0c4
+#   content hash  9fe81a248b75cfab
+#   text hash     4e105633dbd157e4
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

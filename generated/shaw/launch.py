@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  91d716e51749bcee
-#   text hash     98ba7fb482458a73
+#   content hash  9fe81a248b75cfab
+#   text hash     abcc2bffcd43c5a0
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

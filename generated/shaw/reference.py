@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  91d716e51749bcee
-#   text hash     d00003637f94db6c
+#   content hash  9fe81a248b75cfab
+#   text hash     d52280e99cf856e8
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  91d716e51749bcee
-#   text hash     07f24426797252b4
+#   content hash  9fe81a248b75cfab
+#   text hash     6c950d151e854c78
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

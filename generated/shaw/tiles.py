@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  91d716e51749bcee
-#   text hash     4015fe8d027dd9e7
+#   content hash  9fe81a248b75cfab
+#   text hash     ece1b4673d2fea1c
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

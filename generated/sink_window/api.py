@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  62ba41c19cf4efa3
-#   text hash     1a399db2e930c6eb
+#   content hash  4fdabf9612e9133e
+#   text hash     e83c9cd0be2a91de
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

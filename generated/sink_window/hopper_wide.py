@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  62ba41c19cf4efa3
-#   text hash     5732d42afe34c8dc
+#   content hash  4fdabf9612e9133e
+#   text hash     3fbc0541d8bc236b
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  62ba41c19cf4efa3
-#   text hash     3d91ea5618e57d4f
+#   content hash  4fdabf9612e9133e
+#   text hash     ae5bb4c7fcd4089c
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

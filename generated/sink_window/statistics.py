@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  62ba41c19cf4efa3
-#   text hash     0e3bb9f90c45ddd5
+#   content hash  4fdabf9612e9133e
+#   text hash     7ca9b754b70a7071
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  62ba41c19cf4efa3
-#   text hash     20d9d480ef38ffde
+#   content hash  4fdabf9612e9133e
+#   text hash     e3cbcbae7cf9c2a7
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2e31e1962a35d2d7
-#   text hash     9b0211a1c3a132f6
+#   content hash  29d38de7b5a5f210
+#   text hash     965ea11b1cdd6449
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2e31e1962a35d2d7
-#   text hash     91fdf0108c869ce6
+#   content hash  29d38de7b5a5f210
+#   text hash     f0619a8058a1cb3b
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

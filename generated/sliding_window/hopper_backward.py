@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2e31e1962a35d2d7
-#   text hash     b17c637173a4a213
+#   content hash  29d38de7b5a5f210
+#   text hash     ceead6ec2fe34887
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

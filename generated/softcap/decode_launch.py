@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  690db26d5a0776cd
-#   text hash     97ae61e40c4d08b5
+#   content hash  73b11c922da72006
+#   text hash     6c7f7bf54bdf721d
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  690db26d5a0776cd
-#   text hash     0172556fcf2edbd2
+#   content hash  73b11c922da72006
+#   text hash     d86b0795bcd268a3
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

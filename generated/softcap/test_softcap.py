@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  690db26d5a0776cd
-#   text hash     296188fc6eef6d16
+#   content hash  73b11c922da72006
+#   text hash     719d1973edf07110
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

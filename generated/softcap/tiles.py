@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  690db26d5a0776cd
-#   text hash     d9b2ef7e4d48b063
+#   content hash  73b11c922da72006
+#   text hash     6ac358375cf3624b
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  690db26d5a0776cd
-#   text hash     5bff01c1dbe398c8
+#   content hash  73b11c922da72006
+#   text hash     2674fd9343898be8
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bce86c00d204d14d
-#   text hash     90204422c888f02e
+#   content hash  52694a67d2abf3c0
+#   text hash     a27306fe12627acc
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

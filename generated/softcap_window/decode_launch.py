@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bce86c00d204d14d
-#   text hash     e28618a28e357278
+#   content hash  52694a67d2abf3c0
+#   text hash     cd21571405a124bc
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bce86c00d204d14d
-#   text hash     e26b79eca17d095e
+#   content hash  52694a67d2abf3c0
+#   text hash     65eaf5cb5666db48
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

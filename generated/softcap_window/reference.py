@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bce86c00d204d14d
-#   text hash     0edddca785679cfd
+#   content hash  52694a67d2abf3c0
+#   text hash     b924dfdcaa71e21c
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

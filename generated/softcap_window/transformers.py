@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bce86c00d204d14d
-#   text hash     fbc04ccbef3cc819
+#   content hash  52694a67d2abf3c0
+#   text hash     36d7f647800b2dac
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

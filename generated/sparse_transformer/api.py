@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a0df021cd29e7142
-#   text hash     e1d61c530075efa3
+#   content hash  865590e7796a94aa
+#   text hash     13d4caacb29bec0f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

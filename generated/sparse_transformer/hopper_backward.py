@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a0df021cd29e7142
-#   text hash     9a9f65dc272e1ff9
+#   content hash  865590e7796a94aa
+#   text hash     c2d0f649c9ccfdf2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

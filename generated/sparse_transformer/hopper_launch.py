@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a0df021cd29e7142
-#   text hash     292df21fbb4e5f60
+#   content hash  865590e7796a94aa
+#   text hash     b0f19af3d4ff2cd1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a0df021cd29e7142
-#   text hash     ac0038e5f46d8b18
+#   content hash  865590e7796a94aa
+#   text hash     736df59af2e6d2a5
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

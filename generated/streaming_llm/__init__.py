@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a62c735f56484f63
-#   text hash     e9d9689a36dedc9d
+#   content hash  14534ae432416bfb
+#   text hash     055a4d062de021fa
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

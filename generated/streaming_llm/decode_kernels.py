@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a62c735f56484f63
-#   text hash     2ffd7a1b16e64750
+#   content hash  14534ae432416bfb
+#   text hash     ac7260f19e266a9d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

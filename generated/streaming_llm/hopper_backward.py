@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a62c735f56484f63
-#   text hash     9a7d8f2e6a257d4e
+#   content hash  14534ae432416bfb
+#   text hash     8f1d38c596df5f1d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

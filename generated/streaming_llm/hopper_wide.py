@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a62c735f56484f63
-#   text hash     5bb348940a106e52
+#   content hash  14534ae432416bfb
+#   text hash     0dc1e7cf4423917a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

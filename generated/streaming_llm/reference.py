@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a62c735f56484f63
-#   text hash     9a325f805aec2a27
+#   content hash  14534ae432416bfb
+#   text hash     0876f8c12483dfd0
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  42d9cdadbbb93c35
-#   text hash     b50736ef1a480de8
+#   content hash  d45e49632fb20c42
+#   text hash     08cd4aa7daa4a86c
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  42d9cdadbbb93c35
-#   text hash     7f5360c3bc6edb1c
+#   content hash  d45e49632fb20c42
+#   text hash     94f0e61aa6161f27
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  42d9cdadbbb93c35
-#   text hash     78606ec014480002
+#   content hash  d45e49632fb20c42
+#   text hash     6740b3d5be301474
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

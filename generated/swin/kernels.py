@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  42d9cdadbbb93c35
-#   text hash     7d9021d52ba24d07
+#   content hash  d45e49632fb20c42
+#   text hash     09bf0cb28c355532
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

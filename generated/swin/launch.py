@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  42d9cdadbbb93c35
-#   text hash     fd0258a4ab5dceb4
+#   content hash  d45e49632fb20c42
+#   text hash     8d05be205c3970a8
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

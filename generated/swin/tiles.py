@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  42d9cdadbbb93c35
-#   text hash     278489eb842aab0a
+#   content hash  d45e49632fb20c42
+#   text hash     e9670af1b0ab01e2
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  30bcd6a9640fd87d
-#   text hash     97e56a1f96f2da38
+#   content hash  3dc341c14c43a130
+#   text hash     831c105a935e2f28
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

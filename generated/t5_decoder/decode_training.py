@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  30bcd6a9640fd87d
-#   text hash     3dd2c52f7926ba69
+#   content hash  3dc341c14c43a130
+#   text hash     90e9180eab34082f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

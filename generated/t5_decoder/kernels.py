@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  30bcd6a9640fd87d
-#   text hash     39ecf5ec77e9feed
+#   content hash  3dc341c14c43a130
+#   text hash     ecdafd8edf6ba7dc
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  30bcd6a9640fd87d
-#   text hash     fb30382865bedb0e
+#   content hash  3dc341c14c43a130
+#   text hash     e45827c248c2b320
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  30bcd6a9640fd87d
-#   text hash     8fe99cad77765280
+#   content hash  3dc341c14c43a130
+#   text hash     cbd3f3a25582d460
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  aebf977607470e04
-#   text hash     5b34eabf76a40517
+#   content hash  fc0abb6b3e92f3d8
+#   text hash     4dac0fdf19d8cf5b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  aebf977607470e04
-#   text hash     50e94721aa1126a3
+#   content hash  fc0abb6b3e92f3d8
+#   text hash     9c31bd9a0662e420
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

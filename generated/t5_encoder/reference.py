@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  aebf977607470e04
-#   text hash     7853c5374fec6244
+#   content hash  fc0abb6b3e92f3d8
+#   text hash     e24d460e2bc72dc8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  aebf977607470e04
-#   text hash     881385b67fccde8a
+#   content hash  fc0abb6b3e92f3d8
+#   text hash     006a51a84a5d61aa
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

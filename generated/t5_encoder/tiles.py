@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  aebf977607470e04
-#   text hash     0c32bfb82f8d8230
+#   content hash  fc0abb6b3e92f3d8
+#   text hash     47f9fac337a8418b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

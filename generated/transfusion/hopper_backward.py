@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cb039614b1352dcc
-#   text hash     90a449d34b4d9d36
+#   content hash  7950be4ab2c36c21
+#   text hash     0aa7ef2a00b1a6ca
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cb039614b1352dcc
-#   text hash     91fba93f60c4ffd6
+#   content hash  7950be4ab2c36c21
+#   text hash     e369eeac22d1967c
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cb039614b1352dcc
-#   text hash     f65456014a9916db
+#   content hash  7950be4ab2c36c21
+#   text hash     dd6d75e3434fa599
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

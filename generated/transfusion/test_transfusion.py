@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cb039614b1352dcc
-#   text hash     ab09dacf4c4e1ef2
+#   content hash  7950be4ab2c36c21
+#   text hash     6acb0bb591885763
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cb039614b1352dcc
-#   text hash     cbe5768f9303404a
+#   content hash  7950be4ab2c36c21
+#   text hash     200995404b519645
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

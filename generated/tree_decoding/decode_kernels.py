@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  be0254cea23b3296
-#   text hash     82d07a57b31afa85
+#   content hash  41ba50d68881670f
+#   text hash     fe336243a6976128
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

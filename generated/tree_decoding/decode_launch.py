@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  be0254cea23b3296
-#   text hash     9d7b37b82b7a63d0
+#   content hash  41ba50d68881670f
+#   text hash     e614f1669e29779e
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

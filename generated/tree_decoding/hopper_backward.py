@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  be0254cea23b3296
-#   text hash     415a86f689b3869b
+#   content hash  41ba50d68881670f
+#   text hash     4664db6d57cf3e99
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

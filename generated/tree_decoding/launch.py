@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  be0254cea23b3296
-#   text hash     c3bd4399d344ab04
+#   content hash  41ba50d68881670f
+#   text hash     3610ef7262df0d90
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

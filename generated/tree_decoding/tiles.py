@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  be0254cea23b3296
-#   text hash     7e0321b3052c7ae0
+#   content hash  41ba50d68881670f
+#   text hash     f0700d2d1c137fbd
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

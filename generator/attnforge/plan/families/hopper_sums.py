@@ -12,7 +12,7 @@ from ..kernel_terms import KernelTerms, Sum
 from ..positions import BEGIN
 from ..shared_parameters import SharedParameters
 from ..statements import Block, Branch, Call, Statement, needed, reads
-from .portable import query_places, stored_sum
+from .portable import query_places, stored_by_key
 
 _EIGHTHS = (
     "gl.allocate_shared_memory(q_desc.dtype, [8, 64], gl.NVMMASharedLayout.get_default_for([8, 64], q_desc.dtype))"
@@ -72,8 +72,8 @@ class Sums:
     def read(self) -> tuple[str, ...]:
         """What a step reads for them, besides its own."""
         rows = (name for s in self.rows for name in (f"{s.name}_ptr", f"{s.name}_row"))
-        lengths = ("q_len", *((BEGIN,) if any(s.access.row_axis.kind == "token" for s in self.rows) else ()))
-        return (*(f"{s.name}_ptr" for s in self.keys), *rows, *(lengths if self.rows else ()))
+        lengths = (name for name in ("q_len", BEGIN) if name in reads(self.step))
+        return (*(f"{s.name}_ptr" for s in self.keys), *rows, *lengths)
 
     @property
     def step(self) -> tuple[Block, ...]:
@@ -98,9 +98,8 @@ class Sums:
         for s in self.keys:
             sign = self._sign(self.shared.analysis.by_key, s)
             value = f"gl.convert_layout({sign}tl.sum(key_sums, 1), gl.SliceLayout(1, SCORES))"
-            place = f"{self.shared.storage.head_tokens(s.access.input)} + k_pos"
             made = Statement(s.name, value, shape="[64]")
-            found.append(stored_sum(self.shared.analysis.by_key, s, place, "k_pos < k_len", made))
+            found.append(stored_by_key(self.shared, self.shared.analysis.by_key, s, made))
         return tuple(found)
 
     @property

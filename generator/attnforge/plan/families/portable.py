@@ -137,10 +137,7 @@ def _dkv(p: SharedParameters) -> Kernel:
         *(_row(terms, s, f"{p.storage.head_tokens(s.access.input)} + k_pos") for s in terms.tables),
         *step.packed,
         *loops.blocks,
-        *(
-            stored_sum(terms, s, f"{p.storage.head_tokens(s.access.input)} + k_pos", "k_pos < k_len")
-            for s in terms.sums
-        ),
+        *(stored_by_key(p, terms, s) for s in terms.sums),
     )
     if p.spec.grouped:
         heads: tuple[Block, ...] = (Loop("h", "kv_h * GROUP", "(kv_h + 1) * GROUP", by_head),)
@@ -203,7 +200,12 @@ def _row(terms: KernelTerms, total: Sum, place: str) -> Statement:
     return Statement(f"{total.name}_row", place, serves=terms.readers(total.access))
 
 
-def stored_sum(terms: KernelTerms, total: Sum, place: str, mask: str, *made: Statement) -> Block:
+def stored_by_key(p: SharedParameters, terms: KernelTerms, total: Sum, *made: Statement) -> Block:
+    """Stores a sum of a tile of keys, row by row, `made` just before."""
+    return _stored_sum(terms, total, f"{p.storage.head_tokens(total.access.input)} + k_pos", "k_pos < k_len", *made)
+
+
+def _stored_sum(terms: KernelTerms, total: Sum, place: str, mask: str, *made: Statement) -> Block:
     """Stores a sum where the call wants it, `made` just before."""
     ptr = f"{total.name}_ptr"
     store = Statement("", f"tl.store({ptr} + {place}, {total.name}, mask={mask})", serves=terms.readers(total.access))
@@ -291,7 +293,7 @@ def _stored_by_query(p: SharedParameters, terms: KernelTerms, total: Sum, slot: 
     name, access = total.name, total.access
     if access.side:
         *place, mask = query_places(p, access)
-        return stored_sum(terms, total, " + ".join(place), mask)
+        return _stored_sum(terms, total, " + ".join(place), mask)
     whole = (
         Statement(name, f"tl.where(row < q_len, {name}, 0.0)"),
         Statement("", f"tl.store({name}_ptr + {slot}, tl.sum({name}, 0))"),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cf580dae5e26c346
-#   text hash     13be6353df11407b
+#   content hash  dfaf6c32469d2702
+#   text hash     06285c7db1deb66d
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

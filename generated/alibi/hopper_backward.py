@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cf580dae5e26c346
-#   text hash     c3503f8040ea7d37
+#   content hash  dfaf6c32469d2702
+#   text hash     15f3c2c830d39339
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -10,9 +10,9 @@
     backward     dK and dV of tiles of BLOCK_N keys, and their share of dQ; in Gluon
     finish       dQ out of what was added up
 
-At head sizes up to 64, where there are many tiles of keys, programs of `backward` take one after the other in turns, each
-the next that none has taken; elsewhere each has one. In each program one warp loads, and two workers of four warps have 64
-of a tile's keys each, side by side:
+At head sizes up to 64, where there are many tiles of keys, programs of `backward` may take one after the other in turns,
+each the next that none has taken; elsewhere each has one. In each program one warp loads, and two workers of four warps
+have 64 of a tile's keys each, side by side:
 
     load_tiles   waits until a stage of a buffer is free, and has the next tile of keys and of values copied into it, or of
                  queries and of dout: also while workers still store what they made of the tile of keys before

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cf580dae5e26c346
-#   text hash     8e93ccc642367a1e
+#   content hash  dfaf6c32469d2702
+#   text hash     7f80c08119e1b825
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

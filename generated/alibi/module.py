@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cf580dae5e26c346
-#   text hash     e4646aa7d4610679
+#   content hash  dfaf6c32469d2702
+#   text hash     da7d23802a819c74
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

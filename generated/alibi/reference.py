@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cf580dae5e26c346
-#   text hash     095873df8db543c7
+#   content hash  dfaf6c32469d2702
+#   text hash     b50f0bcf135f43d0
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cf580dae5e26c346
-#   text hash     7eded3e448e511e8
+#   content hash  dfaf6c32469d2702
+#   text hash     be31936aec0ca6cd
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

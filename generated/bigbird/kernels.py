@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  18cdb3ed65f131e3
-#   text hash     32c3f6d383be00f7
+#   content hash  5c9b837517ef2501
+#   text hash     c4f781a31fcdd35c
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  18cdb3ed65f131e3
-#   text hash     e41ed16b18af3893
+#   content hash  5c9b837517ef2501
+#   text hash     2d8c327297b53c6d
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  18cdb3ed65f131e3
-#   text hash     fd39288b1c870900
+#   content hash  5c9b837517ef2501
+#   text hash     08ebcb15cff021e8
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  18cdb3ed65f131e3
-#   text hash     a8a6ddd7426b3e7f
+#   content hash  5c9b837517ef2501
+#   text hash     fed109c98e91309a
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

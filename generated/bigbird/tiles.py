@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  18cdb3ed65f131e3
-#   text hash     c1abb0d7d53497aa
+#   content hash  5c9b837517ef2501
+#   text hash     546b8674cd956689
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

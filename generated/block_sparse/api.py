@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bc1d46448fc77c36
-#   text hash     3dd42f8fa4284a26
+#   content hash  0f97aa0072285dc9
+#   text hash     89c7906334cb85b5
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

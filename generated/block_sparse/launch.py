@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bc1d46448fc77c36
-#   text hash     376698bc8ce55e43
+#   content hash  0f97aa0072285dc9
+#   text hash     925ae2d2a21159f3
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bc1d46448fc77c36
-#   text hash     2a9a2e69df27eab1
+#   content hash  0f97aa0072285dc9
+#   text hash     55809f30ce1de1fa
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

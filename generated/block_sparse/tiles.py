@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bc1d46448fc77c36
-#   text hash     c434ac8aea9e9a59
+#   content hash  0f97aa0072285dc9
+#   text hash     8cb8d43bda668e52
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

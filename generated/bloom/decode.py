@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c0f4ccacd5231129
-#   text hash     6dd9fa7b7d3105d5
+#   content hash  21e50709f8ecc85c
+#   text hash     40085e18db0355d8
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

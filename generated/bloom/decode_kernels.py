@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c0f4ccacd5231129
-#   text hash     732e7b1351b9c7fe
+#   content hash  21e50709f8ecc85c
+#   text hash     f62e5e7c6e174f32
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c0f4ccacd5231129
-#   text hash     c062a8119f8cab07
+#   content hash  21e50709f8ecc85c
+#   text hash     e4391c9954c3006f
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c0f4ccacd5231129
-#   text hash     e661b4e800e27122
+#   content hash  21e50709f8ecc85c
+#   text hash     12817bd48bafe073
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

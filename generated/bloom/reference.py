@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c0f4ccacd5231129
-#   text hash     29e6f44a371f7324
+#   content hash  21e50709f8ecc85c
+#   text hash     355a4a4ad9121efd
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a8febb67ac057f5b
-#   text hash     7002f69489d83bf9
+#   content hash  e792abe2dd1b369c
+#   text hash     f60f4697db9f9769
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a8febb67ac057f5b
-#   text hash     7caaa20d08d26a4f
+#   content hash  e792abe2dd1b369c
+#   text hash     a2d696ef9142cc1d
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

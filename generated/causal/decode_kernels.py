@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a8febb67ac057f5b
-#   text hash     340a7e483db4fa2d
+#   content hash  e792abe2dd1b369c
+#   text hash     f149b8938948d185
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

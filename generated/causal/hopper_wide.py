@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a8febb67ac057f5b
-#   text hash     8660f64848fa43fc
+#   content hash  e792abe2dd1b369c
+#   text hash     13d143af8b14bfeb
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a8febb67ac057f5b
-#   text hash     7079f0cb5a09548f
+#   content hash  e792abe2dd1b369c
+#   text hash     3c9529cc8a1c1457
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

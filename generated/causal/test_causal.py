@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a8febb67ac057f5b
-#   text hash     3adca77865038852
+#   content hash  e792abe2dd1b369c
+#   text hash     cd1f2f81cd39a22a
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

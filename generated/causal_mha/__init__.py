@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fd6bc2d56acf3b93
-#   text hash     18b907926c09eec2
+#   content hash  19d1990132f62fbe
+#   text hash     b636de6755568575
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fd6bc2d56acf3b93
-#   text hash     e5a828ddb8663557
+#   content hash  19d1990132f62fbe
+#   text hash     680d2f461fe082d7
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

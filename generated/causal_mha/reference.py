@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fd6bc2d56acf3b93
-#   text hash     e5ef16948fa61c06
+#   content hash  19d1990132f62fbe
+#   text hash     434eb8fe524d284e
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

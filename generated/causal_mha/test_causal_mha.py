@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fd6bc2d56acf3b93
-#   text hash     73e4a1be043fb13c
+#   content hash  19d1990132f62fbe
+#   text hash     2b3b693ba8cf251d
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

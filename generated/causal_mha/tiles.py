@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fd6bc2d56acf3b93
-#   text hash     970f21e6917a1726
+#   content hash  19d1990132f62fbe
+#   text hash     63e9d7468af121f7
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

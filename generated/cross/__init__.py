@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b3a189cd3aac5951
-#   text hash     192de606e080ffd5
+#   content hash  08c19a0ec27ce4e0
+#   text hash     e578ca077c1e7c40
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

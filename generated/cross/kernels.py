@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b3a189cd3aac5951
-#   text hash     8a4ad355d592a35e
+#   content hash  08c19a0ec27ce4e0
+#   text hash     eee3b9985ad818ca
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

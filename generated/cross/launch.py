@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b3a189cd3aac5951
-#   text hash     4754cdba7e28a05e
+#   content hash  08c19a0ec27ce4e0
+#   text hash     1aadf91d38e84456
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

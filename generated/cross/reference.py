@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b3a189cd3aac5951
-#   text hash     674ccacb7a4b7b62
+#   content hash  08c19a0ec27ce4e0
+#   text hash     f258dc2289743bdb
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b3a189cd3aac5951
-#   text hash     6940ba3be987f2ce
+#   content hash  08c19a0ec27ce4e0
+#   text hash     871600274f590c61
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

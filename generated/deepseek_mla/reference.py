@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  03eaaed4c6aef579
-#   text hash     6cd9a0f08ad4f625
+#   content hash  6f0018d2b816764b
+#   text hash     1dcc8e3fc433a60e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

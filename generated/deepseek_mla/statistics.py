@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  03eaaed4c6aef579
-#   text hash     b723ccb9863656f7
+#   content hash  6f0018d2b816764b
+#   text hash     03227469756a66ac
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  03eaaed4c6aef579
-#   text hash     90e56a813a7bc9a7
+#   content hash  6f0018d2b816764b
+#   text hash     c41d485f1525933b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  03eaaed4c6aef579
-#   text hash     310bcd50d5fb7ea9
+#   content hash  6f0018d2b816764b
+#   text hash     3daed1a1fef67d9a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  fea4acbb8f11a239
-#   text hash     bcb73286a14c187e
+#   content hash  784fdb9a4bf382af
+#   text hash     64f84f1e03e7b0eb
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  fea4acbb8f11a239
-#   text hash     0b218577ead514d8
+#   content hash  784fdb9a4bf382af
+#   text hash     dad47dadf4f71375
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

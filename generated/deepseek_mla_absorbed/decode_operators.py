@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  fea4acbb8f11a239
-#   text hash     901ba338d2324073
+#   content hash  784fdb9a4bf382af
+#   text hash     9afb53e0c7382b2f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

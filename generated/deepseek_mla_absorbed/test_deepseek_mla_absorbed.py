@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  fea4acbb8f11a239
-#   text hash     4e82315a035b6f46
+#   content hash  784fdb9a4bf382af
+#   text hash     e0c736c6c9832ff3
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3eceabe66279dd21
-#   text hash     e06235c0e39e3119
+#   content hash  6d8856529c73b91e
+#   text hash     d0df06759e28c5a2
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3eceabe66279dd21
-#   text hash     0943b74b887e5faa
+#   content hash  6d8856529c73b91e
+#   text hash     fca11961111b1081
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3eceabe66279dd21
-#   text hash     8b367e94f8e55c06
+#   content hash  6d8856529c73b91e
+#   text hash     20750596b1e3fb0e
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

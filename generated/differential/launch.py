@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3eceabe66279dd21
-#   text hash     3edadb3f9a0dfa9a
+#   content hash  6d8856529c73b91e
+#   text hash     ade68c6a107c2167
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

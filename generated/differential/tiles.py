@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3eceabe66279dd21
-#   text hash     1b8b560cb3658dde
+#   content hash  6d8856529c73b91e
+#   text hash     4d15d76159e206c8
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d42baef407004210
-#   text hash     4ea1de4612cdabd5
+#   content hash  748d1757dcfbf22e
+#   text hash     2214d8c1d4f0ca8f
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d42baef407004210
-#   text hash     733d14bd92115243
+#   content hash  748d1757dcfbf22e
+#   text hash     e7c168c4ec9115a1
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d42baef407004210
-#   text hash     cbb8630a816100af
+#   content hash  748d1757dcfbf22e
+#   text hash     0581fa55a0f204c9
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d42baef407004210
-#   text hash     1770f5263f9a7f6c
+#   content hash  748d1757dcfbf22e
+#   text hash     1d8380f6666955bf
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

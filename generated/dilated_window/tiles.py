@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d42baef407004210
-#   text hash     85c4ab57f86bca10
+#   content hash  748d1757dcfbf22e
+#   text hash     56da63011e685fb7
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

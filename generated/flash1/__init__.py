@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0bbf336f973cdfbb
-#   text hash     cc4752a7992fe7f8
+#   content hash  15b793693f0e45bf
+#   text hash     dcacdb886800b947
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

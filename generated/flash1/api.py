@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0bbf336f973cdfbb
-#   text hash     9c003b6bbe935cbe
+#   content hash  15b793693f0e45bf
+#   text hash     925869e4fe068caa
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

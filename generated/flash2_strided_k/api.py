@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0cc5cfcc2da2db37
-#   text hash     4fc1ef18d8217eaf
+#   content hash  fedc0b3c40113b7d
+#   text hash     cd5fa0e767c2d3db
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

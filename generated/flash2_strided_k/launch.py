@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0cc5cfcc2da2db37
-#   text hash     d1479866eca926e9
+#   content hash  fedc0b3c40113b7d
+#   text hash     6428c48173342bc7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0cc5cfcc2da2db37
-#   text hash     acd0b54eed944cbc
+#   content hash  fedc0b3c40113b7d
+#   text hash     1cd407b505b7a84f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0cc5cfcc2da2db37
-#   text hash     8da079a1e5181571
+#   content hash  fedc0b3c40113b7d
+#   text hash     b526e62183964045
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0cc5cfcc2da2db37
-#   text hash     24e51d4361f05b12
+#   content hash  fedc0b3c40113b7d
+#   text hash     9bc3efa8f61dc84f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9f92a8cc15196cec
-#   text hash     ba78ffa67aa0272c
+#   content hash  2696d07630bb1b7f
+#   text hash     f2eb16baf41d4a1f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -10,10 +10,12 @@
     backward     dK and dV of tiles of BLOCK_N keys, and their share of dQ; in Gluon
     finish       dQ out of what was added up
 
-In each program of `backward` one warp loads, and two workers of four warps have 64 of a tile's keys each, side by side:
+At head sizes up to 64, where there are many tiles of keys, programs of `backward` may take one after the other in turns,
+each the next that none has taken; elsewhere each has one. In each program one warp loads, and two workers of four warps
+have 64 of a tile's keys each, side by side:
 
-    load_tiles   has keys and values copied into their buffer, then waits until a stage of a buffer is free, and has the next
-                 tile of queries and of dout copied into it
+    load_tiles   waits until a stage of a buffer is free, and has the next tile of keys and of values copied into it, or of
+                 queries and of dout: also while workers still store what they made of the tile of keys before
     work         for each tile of queries: scores and weights once more, its share of dV and dK, and half of the
                  program's share of dQ, which the copy engine adds to what other programs add there
 
@@ -78,7 +80,7 @@ Symbols
                               from its LSE
     AHEAD, ASIDE              the first query and the first column of the worker's half of the program's share of dQ
     shares                    each worker's half in shared memory, for the copy engine
-    eighths                   [8, 64], eight times 1 / 8: columns of a product of dS with it add up to its sums
+    eighths                   [8, 16], eight times 1 / 8: columns of a product of dS with it add up to its sums
     key_sums, row_sums        sums of dS over the queries of each of a worker's keys, and over the keys of 64 rows
     in_log_decay_q_sum_row    where in_log_decay_q_sum of the head at hand begins
 """
@@ -142,13 +144,13 @@ def sum_up(
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr
 ):  # fmt: skip
     """Add dS of a tile of queries to sums of a worker's keys, and sum up 64 of its rows unless the other worker does."""
-    for i in gl.static_range(BLOCK_M // 64):
-        by_key = factors.index(turn * 2 + WORKER).slice(i * 64, 64, 0).permute((1, 0))
+    for i in gl.static_range(BLOCK_M // 16):
+        by_key = factors.index(turn * 2 + WORKER).slice(i * 16, 16, 0).permute((1, 0))
         key_sums = warpgroup_mma(by_key, eighths.permute((1, 0)), key_sums, is_async=True)
     row_sums = gl.full([64, 8], 0.0, gl.float32, SUM)
     if ASIDE == 0:
-        for i in gl.static_range(BLOCK_N // 64):
-            by_row = factors.index(turn * 2 + i).slice(AHEAD, 64, 0)
+        for i in gl.static_range(BLOCK_N // 16):
+            by_row = factors.index(turn * 2 + i // 4).slice(AHEAD, 64, 0).slice(i % 4 * 16, 16, 1)
             row_sums = warpgroup_mma(by_row, eighths.permute((1, 0)), row_sums, use_acc=i > 0, is_async=True)
     # the product for dK, issued before, is waited for, too
     return warpgroup_mma_wait(0, [key_sums, row_sums])
@@ -539,9 +541,9 @@ def backward(
     keys = (k_buffer, v_buffer, barriers(K_STAGES, 2 if K_STAGES > 1 else 1))
     turns = (barriers(K_STAGES, WORKERS), gl.allocate_shared_memory(gl.int32, [K_STAGES * 3, 1], PLAIN))
     eighths = gl.allocate_shared_memory(
-        q_desc.dtype, [8, 64], gl.NVMMASharedLayout.get_default_for([8, 64], q_desc.dtype)
+        q_desc.dtype, [8, 16], gl.NVMMASharedLayout.get_default_for([8, 16], q_desc.dtype)
     )
-    eighths.store(gl.full([8, 64], 0.125, q_desc.dtype, gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])))
+    eighths.store(gl.full([8, 16], 0.125, q_desc.dtype, gl.BlockedLayout([1, 1], [2, 16], [4, 1], [1, 0])))
     exchange = (factors, barriers(2, WORKERS), shares, eighths)
     queries = (
         q_buffer, barriers(STAGES, 1), dout_buffer, lse_buffer, delta_buffer, barriers(STAGES, 2),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9f92a8cc15196cec
-#   text hash     9de794a246e96be7
+#   content hash  2696d07630bb1b7f
+#   text hash     53ab2d7a486fa6ba
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 
@@ -45,7 +45,7 @@ def differentiate(
             in_log_decay_stride_part=in_log_decay_sums.stride(-2), GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1],
             DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
             BLOCK_DV=runtime.padded_width(v), STAGES=stages, TILE_AXIS=runtime.tile_axis(k.shape[1], block_n),
-            one_stage=True, num_warps=warps, num_stages=stages,
+            turns_to=1536, num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9f92a8cc15196cec
-#   text hash     589903c50932e8e3
+#   content hash  2696d07630bb1b7f
+#   text hash     29c4bd5b44496290
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9f92a8cc15196cec
-#   text hash     bb11d5613e75cd50
+#   content hash  2696d07630bb1b7f
+#   text hash     3772452e3e35dcc0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9f92a8cc15196cec
-#   text hash     c17d5f668bfc640f
+#   content hash  2696d07630bb1b7f
+#   text hash     a308b31b4a9e6a49
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

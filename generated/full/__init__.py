@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dd0291b6630d2fa2
-#   text hash     4f8da33e5d228300
+#   content hash  4ccbc4d3c64c2574
+#   text hash     6f0ac61e65feeefb
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

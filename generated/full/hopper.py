@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dd0291b6630d2fa2
-#   text hash     6be6ee69e3339451
+#   content hash  4ccbc4d3c64c2574
+#   text hash     228e33c55c3ca52b
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

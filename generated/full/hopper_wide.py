@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dd0291b6630d2fa2
-#   text hash     d96da60d13e6b6d8
+#   content hash  4ccbc4d3c64c2574
+#   text hash     2e141c4c4306ed1e
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

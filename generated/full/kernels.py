@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dd0291b6630d2fa2
-#   text hash     c425154b163a2a06
+#   content hash  4ccbc4d3c64c2574
+#   text hash     677955572b60492e
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dd0291b6630d2fa2
-#   text hash     ac3e47151d1b9379
+#   content hash  4ccbc4d3c64c2574
+#   text hash     9cdf470d72af0e6c
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dd0291b6630d2fa2
-#   text hash     0d4d06c96cd429b3
+#   content hash  4ccbc4d3c64c2574
+#   text hash     8a91ad63c9d83762
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dd0291b6630d2fa2
-#   text hash     eb574beb5f98c31d
+#   content hash  4ccbc4d3c64c2574
+#   text hash     3a4ba9a1bb1712b9
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1afb233693f737f6
-#   text hash     002a38fe83544d8a
+#   content hash  6f67220bbfea0ac3
+#   text hash     32a1bae6e0706cda
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1afb233693f737f6
-#   text hash     a04cf65e84014ce1
+#   content hash  6f67220bbfea0ac3
+#   text hash     f60c20fe2cdb40cd
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

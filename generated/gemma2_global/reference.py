@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1afb233693f737f6
-#   text hash     76252b1b2cd90e34
+#   content hash  6f67220bbfea0ac3
+#   text hash     96079b8453fbf386
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

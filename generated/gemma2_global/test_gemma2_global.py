@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1afb233693f737f6
-#   text hash     8d2463f3f5456ba8
+#   content hash  6f67220bbfea0ac3
+#   text hash     676c1fc558296787
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1afb233693f737f6
-#   text hash     80e879e6c63fcbd3
+#   content hash  6f67220bbfea0ac3
+#   text hash     86c555fbf166663d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  94d0daf9275a5c24
-#   text hash     93940b24cc4ed120
+#   content hash  35d65f445edf5c44
+#   text hash     4208db7ea063cf20
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  94d0daf9275a5c24
-#   text hash     d4aef420bc32ee7c
+#   content hash  35d65f445edf5c44
+#   text hash     0ef1f8151ae4464f
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

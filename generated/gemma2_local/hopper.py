@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  94d0daf9275a5c24
-#   text hash     5d4b80f90dfcffe3
+#   content hash  35d65f445edf5c44
+#   text hash     a6ff1babbf0ea2c1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  94d0daf9275a5c24
-#   text hash     5a9a60cbf918f1d7
+#   content hash  35d65f445edf5c44
+#   text hash     05d85bd0cb57460c
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

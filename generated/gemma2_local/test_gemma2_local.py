@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  94d0daf9275a5c24
-#   text hash     d116b11c414b5c0e
+#   content hash  35d65f445edf5c44
+#   text hash     338b20956613907a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

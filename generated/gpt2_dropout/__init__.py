@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0da2475ef83c4376
-#   text hash     08ded058f2f08b93
+#   content hash  73062c6639547214
+#   text hash     075b401456859634
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0da2475ef83c4376
-#   text hash     11e2a7149d334630
+#   content hash  73062c6639547214
+#   text hash     6f45a4785a01eb17
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

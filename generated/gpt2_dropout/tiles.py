@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0da2475ef83c4376
-#   text hash     9f257e11ab8010cb
+#   content hash  73062c6639547214
+#   text hash     b8359a199c95ac72
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

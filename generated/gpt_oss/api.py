@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  eb1ecd968ab48cff
-#   text hash     62cff45a598a299b
+#   content hash  bc19b01274602f33
+#   text hash     158d1bcb41d6cba1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

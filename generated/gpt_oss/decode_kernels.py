@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  eb1ecd968ab48cff
-#   text hash     56dcc4bb643ecb09
+#   content hash  bc19b01274602f33
+#   text hash     55b66d846af692b6
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  eb1ecd968ab48cff
-#   text hash     25b9eeb8c2b5804d
+#   content hash  bc19b01274602f33
+#   text hash     459c6ed21d2656ca
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

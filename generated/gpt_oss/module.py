@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  eb1ecd968ab48cff
-#   text hash     06fabf8c74cbb3d1
+#   content hash  bc19b01274602f33
+#   text hash     06658e63a0396a42
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

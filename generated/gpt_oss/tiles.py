@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  eb1ecd968ab48cff
-#   text hash     5c2956cf7684b4e6
+#   content hash  bc19b01274602f33
+#   text hash     9ab0cc00784ab715
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ad9c23017c3d7c71
-#   text hash     370d218061ace4bc
+#   content hash  a262006c63e3d975
+#   text hash     aae85a9ef3d17b41
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ad9c23017c3d7c71
-#   text hash     bcdd832a3f7a478f
+#   content hash  a262006c63e3d975
+#   text hash     99b967720ca4a3b3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ad9c23017c3d7c71
-#   text hash     54bde7a37d32e0a0
+#   content hash  a262006c63e3d975
+#   text hash     936f97a9019a9d52
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -11,9 +11,9 @@
     finish       dQ out of what was added up
     turn_back    dK as of the keys before their rotation
 
-At head sizes up to 64, where there are many tiles of keys, programs of `backward` take one after the other in turns, each
-the next that none has taken; elsewhere each has one. In each program one warp loads, and two workers of four warps have 64
-of a tile's keys each, side by side:
+At head sizes up to 64, where there are many tiles of keys, programs of `backward` may take one after the other in turns,
+each the next that none has taken; elsewhere each has one. In each program one warp loads, and two workers of four warps
+have 64 of a tile's keys each, side by side:
 
     load_tiles   waits until a stage of a buffer is free, and has the next tile of keys and of values copied into it, or of
                  queries and of dout: also while workers still store what they made of the tile of keys before

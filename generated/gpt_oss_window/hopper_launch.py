@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ad9c23017c3d7c71
-#   text hash     32b0d6ac61ea9df3
+#   content hash  a262006c63e3d975
+#   text hash     26a2eff8d893676e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ad9c23017c3d7c71
-#   text hash     81691905b69b5619
+#   content hash  a262006c63e3d975
+#   text hash     04127e55ffc70f9c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ad9c23017c3d7c71
-#   text hash     0b9fba609633986c
+#   content hash  a262006c63e3d975
+#   text hash     cf21a6aa0ae25f6e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c1410cfd205c1b09
-#   text hash     b4d410f23f8f69dd
+#   content hash  185585e303ab5fcd
+#   text hash     50c571d7f303c929
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c1410cfd205c1b09
-#   text hash     9bd7601e32d8517b
+#   content hash  185585e303ab5fcd
+#   text hash     10c0f2d420b50330
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c1410cfd205c1b09
-#   text hash     521aa0e6628bfc85
+#   content hash  185585e303ab5fcd
+#   text hash     6a762fe0de4009a0
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c1410cfd205c1b09
-#   text hash     dc92a099cc9225a6
+#   content hash  185585e303ab5fcd
+#   text hash     7550b0bb2628b07e
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

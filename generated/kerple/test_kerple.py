@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c1410cfd205c1b09
-#   text hash     c1fc2e87d6c42ed3
+#   content hash  185585e303ab5fcd
+#   text hash     68002796e413e44d
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f5ded9e85310eca5
-#   text hash     bbacc579c4796160
+#   content hash  dd1a4aadf8468acc
+#   text hash     af017a1a954c1da3
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

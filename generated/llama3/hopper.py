@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f5ded9e85310eca5
-#   text hash     ceb4dbad7e904780
+#   content hash  dd1a4aadf8468acc
+#   text hash     426fa581611f9f82
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

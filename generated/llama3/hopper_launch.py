@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f5ded9e85310eca5
-#   text hash     2b82dc1c61259e21
+#   content hash  dd1a4aadf8468acc
+#   text hash     8602e09630f39094
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

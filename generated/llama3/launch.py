@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f5ded9e85310eca5
-#   text hash     643c3386013d060b
+#   content hash  dd1a4aadf8468acc
+#   text hash     f8147aaf84fa2056
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

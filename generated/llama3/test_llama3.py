@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f5ded9e85310eca5
-#   text hash     3d3a70036c319554
+#   content hash  dd1a4aadf8468acc
+#   text hash     719f9bf17afbbddf
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4142293cfd71d651
-#   text hash     e952f7d47c624863
+#   content hash  2e045e024df76122
+#   text hash     594c85ed10d86533
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4142293cfd71d651
-#   text hash     2ed1f6c488ba7b7d
+#   content hash  2e045e024df76122
+#   text hash     c4f8b2f5b0889574
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

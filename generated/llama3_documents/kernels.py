@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4142293cfd71d651
-#   text hash     dd0351e3ebceaada
+#   content hash  2e045e024df76122
+#   text hash     bc7b0dfdc5b51a29
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4142293cfd71d651
-#   text hash     846bd7bfa1078c9c
+#   content hash  2e045e024df76122
+#   text hash     325829a200146b9d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1eb85c8363e04aaf
-#   text hash     308ce33a3e3f6761
+#   content hash  55053ccacf4550e7
+#   text hash     270a948616e5cc4b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

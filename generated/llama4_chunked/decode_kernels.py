@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1eb85c8363e04aaf
-#   text hash     f33ab2603d047bf1
+#   content hash  55053ccacf4550e7
+#   text hash     104c9c3325ec4f28
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1eb85c8363e04aaf
-#   text hash     2a8b430f9dce250f
+#   content hash  55053ccacf4550e7
+#   text hash     9af222786793373b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

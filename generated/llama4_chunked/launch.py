@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1eb85c8363e04aaf
-#   text hash     bcc079ce73a9b7b7
+#   content hash  55053ccacf4550e7
+#   text hash     93e2585430046ef2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1eb85c8363e04aaf
-#   text hash     6f85a6b15fb2a706
+#   content hash  55053ccacf4550e7
+#   text hash     01ceaf56d345164d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

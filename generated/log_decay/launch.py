@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cf31027b916e1b4b
-#   text hash     103921f2a2da287b
+#   content hash  9551cfae5cf7fc88
+#   text hash     6bee2aab5e7cfd01
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cf31027b916e1b4b
-#   text hash     d733fb9fecb2c22b
+#   content hash  9551cfae5cf7fc88
+#   text hash     e68d7d7cda215f28
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

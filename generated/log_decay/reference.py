@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cf31027b916e1b4b
-#   text hash     436e28d5ac980ecf
+#   content hash  9551cfae5cf7fc88
+#   text hash     b09b28835176bb8f
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

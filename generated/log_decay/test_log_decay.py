@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cf31027b916e1b4b
-#   text hash     b08ee00f383951c0
+#   content hash  9551cfae5cf7fc88
+#   text hash     953a1e6a3307550d
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

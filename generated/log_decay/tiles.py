@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cf31027b916e1b4b
-#   text hash     3e5cd894436fc92a
+#   content hash  9551cfae5cf7fc88
+#   text hash     03284a3023a86178
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  bc69202c8033604b
-#   text hash     f03d6ab2e0a46ed4
+#   content hash  396a62ba37c06eb3
+#   text hash     f29493e9a2704f68
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  bc69202c8033604b
-#   text hash     ee1d3f7494b2ff1e
+#   content hash  396a62ba37c06eb3
+#   text hash     e67fc14fd93be72e
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

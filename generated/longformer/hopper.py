@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  bc69202c8033604b
-#   text hash     8ffa14c4e23d8b3e
+#   content hash  396a62ba37c06eb3
+#   text hash     cecec2856a7bbfdd
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

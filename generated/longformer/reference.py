@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  bc69202c8033604b
-#   text hash     8b029d01377ee7aa
+#   content hash  396a62ba37c06eb3
+#   text hash     b88e0237ed35178a
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  bc69202c8033604b
-#   text hash     a382121e85b7231f
+#   content hash  396a62ba37c06eb3
+#   text hash     78a2bd48472d144f
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9a6ccd80287169f0
-#   text hash     41eb8db69b9efa5d
+#   content hash  2735552207b7b993
+#   text hash     3c4e9a2668808012
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

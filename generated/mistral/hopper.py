@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9a6ccd80287169f0
-#   text hash     ca677395906b281d
+#   content hash  2735552207b7b993
+#   text hash     d4b44d6f72971ec6
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

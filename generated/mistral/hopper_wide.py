@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9a6ccd80287169f0
-#   text hash     ed80647456b6ed68
+#   content hash  2735552207b7b993
+#   text hash     f2305d47dc89e4f2
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9a6ccd80287169f0
-#   text hash     8e68d4a0cfc60d2e
+#   content hash  2735552207b7b993
+#   text hash     30028f3490c40ab7
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9a6ccd80287169f0
-#   text hash     70bd9bb24b473d13
+#   content hash  2735552207b7b993
+#   text hash     fbf72f9c2e31144e
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

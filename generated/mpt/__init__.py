@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  afd923652544c2fa
-#   text hash     7738f36d4849bf5c
+#   content hash  9be38658d6ede9b0
+#   text hash     7d795f712c09567a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

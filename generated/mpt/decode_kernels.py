@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  afd923652544c2fa
-#   text hash     f6de42274ecf0697
+#   content hash  9be38658d6ede9b0
+#   text hash     dd8b631c79529653
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  afd923652544c2fa
-#   text hash     86fe0b658c34a5de
+#   content hash  9be38658d6ede9b0
+#   text hash     584733bf92cd83b3
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -10,9 +10,9 @@
     backward     dK and dV of tiles of BLOCK_N keys, and their share of dQ; in Gluon
     finish       dQ out of what was added up
 
-At head sizes up to 64, where there are many tiles of keys, programs of `backward` take one after the other in turns, each
-the next that none has taken; elsewhere each has one. In each program one warp loads, and two workers of four warps have 64
-of a tile's keys each, side by side:
+At head sizes up to 64, where there are many tiles of keys, programs of `backward` may take one after the other in turns,
+each the next that none has taken; elsewhere each has one. In each program one warp loads, and two workers of four warps
+have 64 of a tile's keys each, side by side:
 
     load_tiles   waits until a stage of a buffer is free, and has the next tile of keys and of values copied into it, or of
                  queries and of dout: also while workers still store what they made of the tile of keys before

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  afd923652544c2fa
-#   text hash     cc21eee28e7f627d
+#   content hash  9be38658d6ede9b0
+#   text hash     7352b8e8d1b40562
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  afd923652544c2fa
-#   text hash     98c726ebdd4d4ae0
+#   content hash  9be38658d6ede9b0
+#   text hash     f18235e6d8fdb60f
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  afd923652544c2fa
-#   text hash     149a963b7105a24b
+#   content hash  9be38658d6ede9b0
+#   text hash     903bccf8e81cb4dc
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  afd923652544c2fa
-#   text hash     5528adf6408f3257
+#   content hash  9be38658d6ede9b0
+#   text hash     e972aa00007956c3
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

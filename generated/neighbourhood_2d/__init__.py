@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4363422299dfb04a
-#   text hash     9f31d8ae33f90615
+#   content hash  18e3f945a6a72aad
+#   text hash     098446fd9614cf31
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

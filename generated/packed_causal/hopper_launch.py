@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bb23e66166e79dd1
-#   text hash     65bd1d460b29b709
+#   content hash  bd84b87760469487
+#   text hash     3b33de02f8330308
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bb23e66166e79dd1
-#   text hash     be8499aa8042466c
+#   content hash  bd84b87760469487
+#   text hash     52f8efa9670d955e
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

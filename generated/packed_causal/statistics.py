@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bb23e66166e79dd1
-#   text hash     41ad76b1325dbb5e
+#   content hash  bd84b87760469487
+#   text hash     4239a29c88dacc56
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

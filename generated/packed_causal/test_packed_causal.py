@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bb23e66166e79dd1
-#   text hash     bbf4b17e727c8edf
+#   content hash  bd84b87760469487
+#   text hash     a7d7c9f8a08a8c57
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

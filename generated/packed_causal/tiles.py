@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bb23e66166e79dd1
-#   text hash     f2029372274877de
+#   content hash  bd84b87760469487
+#   text hash     974e29913cc5b0ce
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

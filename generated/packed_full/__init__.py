@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e6eb045781fd0953
-#   text hash     ed6610612ea7f0e6
+#   content hash  1d1634cb7b5ae15f
+#   text hash     4c3066148f1d2a74
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e6eb045781fd0953
-#   text hash     a4106f00572d072c
+#   content hash  1d1634cb7b5ae15f
+#   text hash     93c164ab3b5dbfc9
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e6eb045781fd0953
-#   text hash     c240f8dcf9ed460e
+#   content hash  1d1634cb7b5ae15f
+#   text hash     bb560ebae7633b72
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e6eb045781fd0953
-#   text hash     78ee9298da0685e0
+#   content hash  1d1634cb7b5ae15f
+#   text hash     362f852ae437af10
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e6eb045781fd0953
-#   text hash     91cb09bb864731f1
+#   content hash  1d1634cb7b5ae15f
+#   text hash     520ca68c0a48f973
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  706072d40a288f7b
-#   text hash     f7911d2b0bb5bae0
+#   content hash  799b1d0b6dffca2f
+#   text hash     853fce8d40429ffc
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

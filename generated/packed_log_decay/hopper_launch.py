@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  706072d40a288f7b
-#   text hash     f8f79458d4c8b393
+#   content hash  799b1d0b6dffca2f
+#   text hash     0b3258511fac6b1a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 
@@ -49,7 +49,7 @@ def differentiate(
             DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
             BLOCK_DV=runtime.padded_width(v), STAGES=stages,
             TILE_AXIS=runtime.tile_axis((k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1) * block_n, block_n),
-            balance="slots", one_stage=True, num_warps=warps, num_stages=stages,
+            balance="slots", turns_to=1536, num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(

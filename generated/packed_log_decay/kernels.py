@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  706072d40a288f7b
-#   text hash     1fc26f652c56f519
+#   content hash  799b1d0b6dffca2f
+#   text hash     0d7730d2a6888dd6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

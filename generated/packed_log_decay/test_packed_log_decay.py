@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  706072d40a288f7b
-#   text hash     e6825341ebf2ecf7
+#   content hash  799b1d0b6dffca2f
+#   text hash     42bd8d6e7ab5df61
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  706072d40a288f7b
-#   text hash     727b2168c434f325
+#   content hash  799b1d0b6dffca2f
+#   text hash     23d9640d21427d3f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

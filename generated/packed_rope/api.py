@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  14e970f3478027ae
-#   text hash     83ee67a803510eff
+#   content hash  45826b08e4c29201
+#   text hash     a3dd6594c7a18ecc
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

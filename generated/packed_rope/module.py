@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  14e970f3478027ae
-#   text hash     86d1df3a28e8c795
+#   content hash  45826b08e4c29201
+#   text hash     f19b35dba6c3701d
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  14e970f3478027ae
-#   text hash     c7fbc0769bc3001a
+#   content hash  45826b08e4c29201
+#   text hash     029d3715a8e5e113
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  14e970f3478027ae
-#   text hash     5e466bb497fb5d91
+#   content hash  45826b08e4c29201
+#   text hash     8609907d31d1f63d
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  14e970f3478027ae
-#   text hash     7bb50391cd396938
+#   content hash  45826b08e4c29201
+#   text hash     da83e1da167eb6b6
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

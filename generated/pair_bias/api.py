@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a36fe84f227736e6
-#   text hash     0a905bfe327753fc
+#   content hash  da5665d5f76d5aa0
+#   text hash     b3f7d583d10da0ce
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

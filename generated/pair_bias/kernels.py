@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a36fe84f227736e6
-#   text hash     67649ef0e28d959f
+#   content hash  da5665d5f76d5aa0
+#   text hash     47982e5052bac0eb
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

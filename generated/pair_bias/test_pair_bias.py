@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a36fe84f227736e6
-#   text hash     44290c0c6c8f883d
+#   content hash  da5665d5f76d5aa0
+#   text hash     02e17834974257a9
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a36fe84f227736e6
-#   text hash     7fb1489884ef41c1
+#   content hash  da5665d5f76d5aa0
+#   text hash     852477335f7a541e
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

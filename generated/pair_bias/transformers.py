@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a36fe84f227736e6
-#   text hash     82f8a04df9eba6b4
+#   content hash  da5665d5f76d5aa0
+#   text hash     3104b2c633d314ff
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

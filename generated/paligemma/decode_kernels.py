@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d15dcf1131d2b254
-#   text hash     50c0233fb3921553
+#   content hash  8e44ffd0bae9790d
+#   text hash     2da778e73e002596
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d15dcf1131d2b254
-#   text hash     e13b30544c827e8a
+#   content hash  8e44ffd0bae9790d
+#   text hash     3700d2686f142de3
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d15dcf1131d2b254
-#   text hash     837a1b83d74a000e
+#   content hash  8e44ffd0bae9790d
+#   text hash     2224b8c95877967f
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d15dcf1131d2b254
-#   text hash     49e1fefcf6ea38a4
+#   content hash  8e44ffd0bae9790d
+#   text hash     ccbda25136e60779
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

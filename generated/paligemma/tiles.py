@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d15dcf1131d2b254
-#   text hash     55002a6653a839d9
+#   content hash  8e44ffd0bae9790d
+#   text hash     d135ff38f937f468
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

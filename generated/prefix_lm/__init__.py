@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  db1dbb9fe63027c6
-#   text hash     3b171dbb78199d16
+#   content hash  d72ae5e9964eef86
+#   text hash     45f7588233f52300
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

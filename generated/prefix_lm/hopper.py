@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  db1dbb9fe63027c6
-#   text hash     7658151e51f03dd1
+#   content hash  d72ae5e9964eef86
+#   text hash     c87f00e8e4d30c44
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

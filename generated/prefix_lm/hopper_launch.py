@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  db1dbb9fe63027c6
-#   text hash     2ec6d1b8eaa2a217
+#   content hash  d72ae5e9964eef86
+#   text hash     c8850fa3fb1a231e
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

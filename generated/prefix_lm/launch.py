@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  db1dbb9fe63027c6
-#   text hash     b852f634e1aa41ad
+#   content hash  d72ae5e9964eef86
+#   text hash     5d67b3e1a375f967
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

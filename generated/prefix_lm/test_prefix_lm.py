@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  db1dbb9fe63027c6
-#   text hash     1c1425adc61edd07
+#   content hash  d72ae5e9964eef86
+#   text hash     73cc7d421089044a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

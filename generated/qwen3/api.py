@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d9750c509fad955c
-#   text hash     d3d2d6d07007c5a4
+#   content hash  81e4676720cb543f
+#   text hash     707e6c3e0a73a29d
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d9750c509fad955c
-#   text hash     538029039c89daba
+#   content hash  81e4676720cb543f
+#   text hash     d154c58200f3b3ca
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d9750c509fad955c
-#   text hash     5fc1459e66621fc1
+#   content hash  81e4676720cb543f
+#   text hash     4a992ff75577426e
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d9750c509fad955c
-#   text hash     b9a926b7f070fcba
+#   content hash  81e4676720cb543f
+#   text hash     73ac7f934af2f51b
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d9750c509fad955c
-#   text hash     f7b97293f4bd27fe
+#   content hash  81e4676720cb543f
+#   text hash     43287f9a0dc94018
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

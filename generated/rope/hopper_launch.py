@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c1e4f677cb70c136
-#   text hash     80102ba98e1912c3
+#   content hash  75ce99b78a44a8df
+#   text hash     7d0b9a442b2e95aa
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c1e4f677cb70c136
-#   text hash     82f1430592d53a74
+#   content hash  75ce99b78a44a8df
+#   text hash     ff2889c10ad16b7b
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c1e4f677cb70c136
-#   text hash     70f98e46dd258cf2
+#   content hash  75ce99b78a44a8df
+#   text hash     c23111c721245d7f
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

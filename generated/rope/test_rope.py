@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c1e4f677cb70c136
-#   text hash     f0247ac1705508e9
+#   content hash  75ce99b78a44a8df
+#   text hash     290b8672e4e0bb8e
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

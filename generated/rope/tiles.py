@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c1e4f677cb70c136
-#   text hash     2f871b6aa23693e2
+#   content hash  75ce99b78a44a8df
+#   text hash     33d0d508d52abd77
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

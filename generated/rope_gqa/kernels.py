@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  536f05c747286211
-#   text hash     8671efec7217ced5
+#   content hash  a0965498aba65ddf
+#   text hash     ae1bc791ee049eaf
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  536f05c747286211
-#   text hash     202a614888b1e85e
+#   content hash  a0965498aba65ddf
+#   text hash     ab7ffa4c377b40fb
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

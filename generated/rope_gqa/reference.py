@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  536f05c747286211
-#   text hash     351ebea29139aaca
+#   content hash  a0965498aba65ddf
+#   text hash     0164019cd0076c0a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  536f05c747286211
-#   text hash     e00b2b1d6bf74d11
+#   content hash  a0965498aba65ddf
+#   text hash     e319b8275fcedf88
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

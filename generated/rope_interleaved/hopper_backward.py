@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0ad53802fd08cf1d
-#   text hash     afbeae9879239972
+#   content hash  cf9b752796d1e918
+#   text hash     ee2218c6dad91eb0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -11,9 +11,9 @@
     finish       dQ out of what was added up
     turn_back    dK as of the keys before their rotation
 
-At head sizes up to 64, where there are many tiles of keys, programs of `backward` take one after the other in turns, each
-the next that none has taken; elsewhere each has one. In each program one warp loads, and two workers of four warps have 64
-of a tile's keys each, side by side:
+At head sizes up to 64, where there are many tiles of keys, programs of `backward` may take one after the other in turns,
+each the next that none has taken; elsewhere each has one. In each program one warp loads, and two workers of four warps
+have 64 of a tile's keys each, side by side:
 
     load_tiles   waits until a stage of a buffer is free, and has the next tile of keys and of values copied into it, or of
                  queries and of dout: also while workers still store what they made of the tile of keys before

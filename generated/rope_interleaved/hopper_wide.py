@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0ad53802fd08cf1d
-#   text hash     b80a788b18337b89
+#   content hash  cf9b752796d1e918
+#   text hash     c6251aa464c58531
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0ad53802fd08cf1d
-#   text hash     f68d4ab48e71f18a
+#   content hash  cf9b752796d1e918
+#   text hash     9df647bd685d4752
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

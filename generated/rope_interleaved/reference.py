@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0ad53802fd08cf1d
-#   text hash     dfc6ba3c1fcdae61
+#   content hash  cf9b752796d1e918
+#   text hash     88c24ec44f7f38a7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0ad53802fd08cf1d
-#   text hash     95b500b1405f7849
+#   content hash  cf9b752796d1e918
+#   text hash     1f99bb14f9aab8d9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0ad53802fd08cf1d
-#   text hash     18db79a05bd49137
+#   content hash  cf9b752796d1e918
+#   text hash     8d06a64bf3a79355
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

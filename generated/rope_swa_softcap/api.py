@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0e62b152bc1526ab
-#   text hash     16e450bb07ca9d89
+#   content hash  07888cf32c244426
+#   text hash     f98adfa60dcf1ecc
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

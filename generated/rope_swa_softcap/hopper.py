@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0e62b152bc1526ab
-#   text hash     ae461d74a51bfdc9
+#   content hash  07888cf32c244426
+#   text hash     4dfa3d7dcf95d048
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

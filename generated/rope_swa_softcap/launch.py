@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0e62b152bc1526ab
-#   text hash     f8732d15461198bd
+#   content hash  07888cf32c244426
+#   text hash     e04897f3d6af64cf
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0e62b152bc1526ab
-#   text hash     d619bbf558c8487f
+#   content hash  07888cf32c244426
+#   text hash     72da20f10bc023c1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

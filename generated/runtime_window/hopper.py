@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8fd7b1c031c5831f
-#   text hash     a6e2bc3afeac1250
+#   content hash  4ffdf2f53cad9245
+#   text hash     cd177239935e98be
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

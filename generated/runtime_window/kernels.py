@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8fd7b1c031c5831f
-#   text hash     40d1166af0f84060
+#   content hash  4ffdf2f53cad9245
+#   text hash     b00297be0aac2409
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8fd7b1c031c5831f
-#   text hash     b4c6474352566497
+#   content hash  4ffdf2f53cad9245
+#   text hash     213062378b35f195
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

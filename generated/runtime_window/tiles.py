@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8fd7b1c031c5831f
-#   text hash     d0214d0324df4951
+#   content hash  4ffdf2f53cad9245
+#   text hash     368f5b975f785c93
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

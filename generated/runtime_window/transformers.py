@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8fd7b1c031c5831f
-#   text hash     9d6978b887bbc0c4
+#   content hash  4ffdf2f53cad9245
+#   text hash     acdacf3afa861152
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9fe81a248b75cfab
-#   text hash     8a68f1e5262007c2
+#   content hash  13b1ae4568bd6ea1
+#   text hash     264ffb53c890ad47
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9fe81a248b75cfab
-#   text hash     abcc2bffcd43c5a0
+#   content hash  13b1ae4568bd6ea1
+#   text hash     ba783eeacd2c8531
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9fe81a248b75cfab
-#   text hash     d52280e99cf856e8
+#   content hash  13b1ae4568bd6ea1
+#   text hash     cd01dbaf9f2c3bfe
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9fe81a248b75cfab
-#   text hash     6c950d151e854c78
+#   content hash  13b1ae4568bd6ea1
+#   text hash     b0ad1f91d6c39a03
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9fe81a248b75cfab
-#   text hash     ece1b4673d2fea1c
+#   content hash  13b1ae4568bd6ea1
+#   text hash     850d1fe5e8cc702b
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

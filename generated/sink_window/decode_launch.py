@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4fdabf9612e9133e
-#   text hash     b2aca62b44f0f7a1
+#   content hash  aff1fb9b061db34f
+#   text hash     7426f79aed14d493
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4fdabf9612e9133e
-#   text hash     9f34cc04fbc6f410
+#   content hash  aff1fb9b061db34f
+#   text hash     628f3a69a929dcb7
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

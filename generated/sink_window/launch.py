@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4fdabf9612e9133e
-#   text hash     ae5bb4c7fcd4089c
+#   content hash  aff1fb9b061db34f
+#   text hash     a188e60955746001
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4fdabf9612e9133e
-#   text hash     e3cbcbae7cf9c2a7
+#   content hash  aff1fb9b061db34f
+#   text hash     9eac88e53d927e33
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4fdabf9612e9133e
-#   text hash     b5330f3b37e6eb54
+#   content hash  aff1fb9b061db34f
+#   text hash     19df998fb391bacd
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

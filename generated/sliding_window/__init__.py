@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  29d38de7b5a5f210
-#   text hash     965ea11b1cdd6449
+#   content hash  9d1e03ef20e85f65
+#   text hash     4148a716b5622718
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  29d38de7b5a5f210
-#   text hash     0ef4697b9c5ec003
+#   content hash  9d1e03ef20e85f65
+#   text hash     c887aa403800d84c
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

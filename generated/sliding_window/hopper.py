@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  29d38de7b5a5f210
-#   text hash     dc8bb84ee3b16a46
+#   content hash  9d1e03ef20e85f65
+#   text hash     ab3b2eba873e87dd
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

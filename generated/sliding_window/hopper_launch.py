@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  29d38de7b5a5f210
-#   text hash     493f08cdd5db4181
+#   content hash  9d1e03ef20e85f65
+#   text hash     03c62358dbb563a8
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

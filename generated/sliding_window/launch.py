@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  29d38de7b5a5f210
-#   text hash     3899bcdf4dfcb3be
+#   content hash  9d1e03ef20e85f65
+#   text hash     0209b56a3598aa3a
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  6e244d7f5d2c7e3c
-#   text hash     2d08ee4853e1889b
+#   content hash  79557d224769ae3b
+#   text hash     b7f37e6c6f82a939
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -574,7 +574,7 @@ def in_slots(told):
     rows, Hq = told["BLOCK_M"], told["Hq"]
     slots = told["q_total"] // rows + told["sequences"]
     walked = (told[name].base for name in ("k_desc", "v_desc"))
-    shape = grid(Hq, slots * rows, rows, *walked)
+    shape = grid(Hq, slots * rows, rows, *walked, sequences=told["sequences"])
     told |= dict(items=slots * Hq, slots=slots, group=shape[1 - tile_axis(slots * rows, rows)])
     return (min(multiprocessors(told["q_desc"].base.device), slots * Hq),), told
 
@@ -584,16 +584,17 @@ def by_groups(grid, told):
 
     Tiles of a group of heads come one after the other, as they read the same queries. Where there are many, each
     multiprocessor has one program, which takes the next tile that none has taken. Where there are few, or two stages of keys
-    do not fit, each tile has one, and the last heads are joined in one group: as many as run at once, or where there are few
-    slots of packed sequences, which come one behind the other, all. Early tiles have the most to do where late queries see
-    more, so that the last to run are those that have the least.
+    do not fit, or sequences have more than `turns_to` queries on average, each tile has one, and the last heads are joined in
+    one group: as many as run at once, or where there are few slots of packed sequences, which come one behind the other, all.
+    Early tiles have the most to do where late queries see more, so that the last to run are those that have the least.
     """
     axis, columns = told["TILE_AXIS"], told["BLOCK_D"]
     tiles, group, groups = grid[axis], grid[1 - axis], grid[2]
     programs = multiprocessors(told["q_desc"].base.device)
     items, heads = tiles * group * groups, group * groups
     few = items < 12 * programs
-    stages = 1 if few or columns > 64 or told.get("one_stage") else 2
+    long = "turns_to" in told and told["q_total"] > told["turns_to"] * told.get("sequences", 1)
+    stages = 1 if few or columns > 64 or long else 2
     if stages == 2:
         joined = 0
     elif few and told.get("balance") == "slots":

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  73b11c922da72006
-#   text hash     bd297ce9240f45cb
+#   content hash  16e76719e780578b
+#   text hash     6dd7c11f08831669
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  73b11c922da72006
-#   text hash     980f90fcc7912c6d
+#   content hash  16e76719e780578b
+#   text hash     ec9ea4c75b929730
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  73b11c922da72006
-#   text hash     f2a87cc3d2d35174
+#   content hash  16e76719e780578b
+#   text hash     4d14410cefcdcc00
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  73b11c922da72006
-#   text hash     102610d2ffba1ed9
+#   content hash  16e76719e780578b
+#   text hash     317fc92078a69075
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  73b11c922da72006
-#   text hash     4ecaf4fd2334d195
+#   content hash  16e76719e780578b
+#   text hash     2addab41d39d2347
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  52694a67d2abf3c0
-#   text hash     e669f261690fed65
+#   content hash  682d18890463c3b5
+#   text hash     8a1179ea0fff5409
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

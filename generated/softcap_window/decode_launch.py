@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  52694a67d2abf3c0
-#   text hash     cd21571405a124bc
+#   content hash  682d18890463c3b5
+#   text hash     bdcbc36a4641be4f
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

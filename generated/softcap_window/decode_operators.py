@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  52694a67d2abf3c0
-#   text hash     0551e68672c699fa
+#   content hash  682d18890463c3b5
+#   text hash     d81d564dfb077d6b
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

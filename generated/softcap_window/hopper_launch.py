@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  52694a67d2abf3c0
-#   text hash     65eaf5cb5666db48
+#   content hash  682d18890463c3b5
+#   text hash     c6b007e6e4047f8a
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

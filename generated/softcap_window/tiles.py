@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  52694a67d2abf3c0
-#   text hash     eee31efd11f76425
+#   content hash  682d18890463c3b5
+#   text hash     6afce528a2c6eb9a
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  865590e7796a94aa
-#   text hash     b0f19af3d4ff2cd1
+#   content hash  c39631d3aa9a85b1
+#   text hash     4cebf2c9a17f7930
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  865590e7796a94aa
-#   text hash     b06b320bad05f157
+#   content hash  c39631d3aa9a85b1
+#   text hash     4ef4a0e598e08783
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

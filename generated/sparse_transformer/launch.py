@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  865590e7796a94aa
-#   text hash     4f418781cd9d1359
+#   content hash  c39631d3aa9a85b1
+#   text hash     c3b2ac4b7230e2be
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  865590e7796a94aa
-#   text hash     24ab6a3ba61e76a9
+#   content hash  c39631d3aa9a85b1
+#   text hash     576799c1201b38aa
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

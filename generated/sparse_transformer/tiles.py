@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  865590e7796a94aa
-#   text hash     500c7f3b3be7dacc
+#   content hash  c39631d3aa9a85b1
+#   text hash     9a324c7432bcf92b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

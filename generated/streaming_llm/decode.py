@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  14534ae432416bfb
-#   text hash     ae7e87da5416e5cb
+#   content hash  da83b20e6a98983e
+#   text hash     bb1388608dc83426
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  14534ae432416bfb
-#   text hash     74baa6bcc9299e75
+#   content hash  da83b20e6a98983e
+#   text hash     894998821efe3973
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

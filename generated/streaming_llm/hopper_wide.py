@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  14534ae432416bfb
-#   text hash     0dc1e7cf4423917a
+#   content hash  da83b20e6a98983e
+#   text hash     c8ede0daa8de8bfe
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

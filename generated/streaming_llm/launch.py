@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  14534ae432416bfb
-#   text hash     3daf87480b84b46d
+#   content hash  da83b20e6a98983e
+#   text hash     1cc1a8dd980e3cf3
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  14534ae432416bfb
-#   text hash     0876f8c12483dfd0
+#   content hash  da83b20e6a98983e
+#   text hash     7df40b68aacbbd1c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

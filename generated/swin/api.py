@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d45e49632fb20c42
-#   text hash     c771edba7c99badd
+#   content hash  09208250906618d7
+#   text hash     96889240c97b69d2
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

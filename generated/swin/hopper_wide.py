@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d45e49632fb20c42
-#   text hash     6740b3d5be301474
+#   content hash  09208250906618d7
+#   text hash     cce7c92acd181ada
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

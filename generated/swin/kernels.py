@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d45e49632fb20c42
-#   text hash     09bf0cb28c355532
+#   content hash  09208250906618d7
+#   text hash     0d945baa45dad4a5
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d45e49632fb20c42
-#   text hash     e9670af1b0ab01e2
+#   content hash  09208250906618d7
+#   text hash     33611b8695b1a5eb
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

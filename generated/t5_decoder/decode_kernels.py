@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3dc341c14c43a130
-#   text hash     a18b0cc7d303b612
+#   content hash  1d1e7e738d2d1906
+#   text hash     1487ee1b8679ec92
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

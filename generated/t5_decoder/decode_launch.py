@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3dc341c14c43a130
-#   text hash     b0c9430af8d88388
+#   content hash  1d1e7e738d2d1906
+#   text hash     aac33a43c497b3c9
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3dc341c14c43a130
-#   text hash     90e9180eab34082f
+#   content hash  1d1e7e738d2d1906
+#   text hash     2232bc43d936e022
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3dc341c14c43a130
-#   text hash     e45827c248c2b320
+#   content hash  1d1e7e738d2d1906
+#   text hash     398639442ac37645
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3dc341c14c43a130
-#   text hash     59a8f1e1a9674b6e
+#   content hash  1d1e7e738d2d1906
+#   text hash     618d2315d798b3cc
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

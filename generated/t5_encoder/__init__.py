@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fc0abb6b3e92f3d8
-#   text hash     0a3611c2aac96e6b
+#   content hash  3275c958712b49b5
+#   text hash     df9977a4be50ad7d
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

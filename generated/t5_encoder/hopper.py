@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fc0abb6b3e92f3d8
-#   text hash     606e6dc89bd5d36a
+#   content hash  3275c958712b49b5
+#   text hash     fe724e8d3f6dd923
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

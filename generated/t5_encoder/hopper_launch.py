@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fc0abb6b3e92f3d8
-#   text hash     53bb012d68e060b5
+#   content hash  3275c958712b49b5
+#   text hash     4f73d30f0b890ec5
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fc0abb6b3e92f3d8
-#   text hash     d1dad5da3e3fedda
+#   content hash  3275c958712b49b5
+#   text hash     7dd44fc1c2018dad
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

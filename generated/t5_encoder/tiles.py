@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fc0abb6b3e92f3d8
-#   text hash     47f9fac337a8418b
+#   content hash  3275c958712b49b5
+#   text hash     cbb55a2a321f714b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

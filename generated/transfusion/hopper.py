@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7950be4ab2c36c21
-#   text hash     eda5010ec7721bac
+#   content hash  4fe5645db909a8b8
+#   text hash     ed0c3bcd9284265d
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7950be4ab2c36c21
-#   text hash     e369eeac22d1967c
+#   content hash  4fe5645db909a8b8
+#   text hash     ffa13610bcee3552
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

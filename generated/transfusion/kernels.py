@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7950be4ab2c36c21
-#   text hash     9e15ae5c77c40919
+#   content hash  4fe5645db909a8b8
+#   text hash     0f0e644ca86d3859
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7950be4ab2c36c21
-#   text hash     d023c4d9b21b1f94
+#   content hash  4fe5645db909a8b8
+#   text hash     d9c7cbbfdc3311db
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

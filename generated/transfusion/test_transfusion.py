@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7950be4ab2c36c21
-#   text hash     6acb0bb591885763
+#   content hash  4fe5645db909a8b8
+#   text hash     29acda6302f68e2a
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  41ba50d68881670f
-#   text hash     76d5101eed72ad3f
+#   content hash  8643db2fb13f7755
+#   text hash     5d6f89903600b117
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

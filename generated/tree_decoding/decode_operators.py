@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  41ba50d68881670f
-#   text hash     d5b61ac0349de20b
+#   content hash  8643db2fb13f7755
+#   text hash     6201a101e388edac
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

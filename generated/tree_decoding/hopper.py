@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  41ba50d68881670f
-#   text hash     ddc14a8eaa25bcd4
+#   content hash  8643db2fb13f7755
+#   text hash     a54bd663968d0fe5
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  41ba50d68881670f
-#   text hash     9593798d92947429
+#   content hash  8643db2fb13f7755
+#   text hash     22f2e5af1d877649
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

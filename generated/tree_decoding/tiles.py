@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  41ba50d68881670f
-#   text hash     f0700d2d1c137fbd
+#   content hash  8643db2fb13f7755
+#   text hash     0fb1b510906c817d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

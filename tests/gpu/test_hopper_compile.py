@@ -97,6 +97,7 @@ def test_products_are_not_serialized(
         ("t5_encoder", "hopper_wide.backward", 256),
         ("log_decay", "hopper_backward.backward", 64),
         ("log_decay", "hopper_backward.backward", 128),
+        ("packed_log_decay", "hopper_backward.backward", 64),  # as many parameters as two stages of keys leave room for
         ("packed_log_decay", "hopper_backward.backward", 128),
     ],
 )

@@ -238,7 +238,9 @@ def test_programs_take_items_in_turns_that_have_as_much_to_do(
         ({"balance": "slots"}, 16, 128, 4, 192),
         ({}, 9, 64, 4, 108),
         ({}, 10, 64, 0, 10),  # many: programs take what comes next
-        ({"one_stage": True}, 10, 64, 4, 120),
+        ({"turns_to": 512}, 10, 64, 0, 10),
+        ({"turns_to": 511}, 10, 64, 4, 120),  # long ones, by kernels that are slower with two stages
+        ({"turns_to": 511, "sequences": 2}, 10, 64, 0, 10),
     ],
 )
 @pytest.mark.parametrize("axis", [0, 1])
@@ -254,6 +256,7 @@ def test_each_tile_of_keys_has_its_place_and_late_keys_end_a_run(
 ) -> None:
     monkeypatch.setattr(runtime, "multiprocessors", lambda device: 10)
     told = {"TILE_AXIS": axis, "BLOCK_D": columns, "q_desc": SimpleNamespace(base=SimpleNamespace(device="gpu"))}
+    told["q_total"] = 512
     grid = (tiles, 4, 3) if axis == 0 else (4, tiles, 3)  # three groups of four heads
     launched, told = runtime.by_groups(grid, told | more)
     assert (launched, told["joined"]) == ((programs,), joined)
@@ -274,7 +277,9 @@ def test_each_tile_of_keys_has_its_place_and_late_keys_end_a_run(
     [
         (1000, 3, 4, 2**20, (10, 40, 10, 4)),  # seven whole tiles, and one more of each sequence
         (1024, 1, 4, 2**20, (10, 36, 9, 4)),
-        (1000, 3, 4, 1000 * 2 * 64 * 2 * 2, (10, 40, 10, 2)),  # two heads' keys and values stay in the cache
+        # one head's keys and values stay in the cache, so those of three heads in a sequence
+        (1000, 3, 4, 1000 * 2 * 64 * 2, (10, 40, 10, 2)),
+        (1000, 3, 4, 1000 * 2 * 64 * 2 * 2, (10, 40, 10, 4)),
         (127, 1, 6, 0, (6, 6, 1, 1)),  # fewer than multiprocessors
     ],
 )

@@ -100,10 +100,11 @@ class Cases(NamedTuple):
                 assert hopper.wide
                 main = ("hopper_wide", hopper.wide.kernel)
             kernels = [("hopper_backward", before), main, *(("hopper_backward", kernel) for kernel in after)]
-        found, one_stage = [], bool(hopper.backward and hopper.backward.sums.one_stage)
+        turns = not (hopper.backward and hopper.backward.sums.turns_to(hopper.backward.parts) == 0)
+        found = []
         for file, kernel in kernels:
             case = self._launch(file, kernel, tile)._replace(name=f"{file}.{kernel.name}")
-            found.append(_in_gluon(case, tile, one_stage) if kernel.name == name else case)
+            found.append(_in_gluon(case, tile, turns) if kernel.name == name else case)
         return found
 
     def decoding(self, kernel: Kernel, tile: Tile, file: str = "decode_kernels") -> Case:
@@ -166,13 +167,13 @@ def written(planned: Plan, folder: Path, head_dim: int, dtype: str, v_dim: int |
     return Cases(planned, modules, head_dim, v_dim or min(head_dim, tiles.WIDEST), dtype)
 
 
-def _in_gluon(case: Case, tile: Tile, one_stage: bool) -> Case:
+def _in_gluon(case: Case, tile: Tile, turns: bool) -> Case:
     """A launch of a kernel in Gluon, out of that of one that is not, as runtime.py makes it."""
     constants = case.constants | {"STAGES": tile.num_stages}
     if "Q_STAGES" in constants:
         constants["Q_STAGES"] = 2 if constants["BLOCK_D"] <= 128 else 1
     if "K_STAGES" in constants:
-        constants["K_STAGES"] = 2 if constants["BLOCK_D"] <= 64 and not one_stage else 1
+        constants["K_STAGES"] = 2 if constants["BLOCK_D"] <= 64 and turns else 1
     signature = dict(case.signature)
     for name, kind in signature.items():
         if kind.startswith("tensordesc") and kind.count(",") == 0:

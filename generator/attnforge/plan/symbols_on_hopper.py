@@ -106,7 +106,7 @@ def backward(plan: Plan) -> Iterator[tuple[str, str]]:
     )
     yield "AHEAD, ASIDE", "the first query and the first column of the worker's half of the program's share of dQ"
     yield "shares", "each worker's half in shared memory, for the copy engine"
-    yield "eighths", "[8, 64], eight times 1 / 8: columns of a product of dS with it add up to its sums"
+    yield "eighths", "[8, 16], eight times 1 / 8: columns of a product of dS with it add up to its sums"
     yield (
         "key_sums, row_sums",
         "sums of dS over the queries of each of a worker's keys, and over the keys of 64 rows",

@@ -57,8 +57,8 @@ class Backward:
         told = (q for q in self.parts if q.name not in (*_ORDER, "K_STAGES"))
         axis = Parameter("TILE_AXIS", "constexpr", self.order.axis)
         slots = (Parameter("balance", "constexpr", '"slots"'),) if self.cut else ()
-        one = (Parameter("one_stage", "constexpr", "True"),) if self.sums.one_stage else ()
-        return (before, dataclasses.replace(self.kernel, parts=(*told, axis, *slots, *one)), *after)
+        turns = self.sums.told(self.parts)
+        return (before, dataclasses.replace(self.kernel, parts=(*told, axis, *slots, *turns)), *after)
 
     @cached_property
     def order(self) -> KeyOrder:

@@ -6,17 +6,23 @@ both are made of the same rounded dS in shared memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..kernel_terms import KernelTerms, Sum
+from ..parameters import Parameter
 from ..positions import BEGIN
 from ..shared_parameters import SharedParameters
 from ..statements import Block, Branch, Call, Statement, needed, reads
 from .portable import query_places, stored_by_key
 
 _EIGHTHS = (
-    "gl.allocate_shared_memory(q_desc.dtype, [8, 64], gl.NVMMASharedLayout.get_default_for([8, 64], q_desc.dtype))"
+    "gl.allocate_shared_memory(q_desc.dtype, [8, 16], gl.NVMMASharedLayout.get_default_for([8, 16], q_desc.dtype))"
 )
+# Two stages of keys hide the ends of a walk, but beside sums they leave a step too few registers: up to so many queries
+# they pay. Kernels of more parameters than this have no room for them, as parameters, too, pass through shared memory.
+_TURNS_TO = 1536
+_PARAMETERS = 33
 
 
 @dataclass(frozen=True)
@@ -40,10 +46,16 @@ class Sums:
         """All of them."""
         return (*self.keys, *self.rows)
 
-    @property
-    def one_stage(self) -> bool:
-        """True if there is one stage of keys: beside what sums are made with there is no room for two."""
-        return bool(self.keys)
+    def turns_to(self, parts: Sequence[Parameter]) -> int | None:
+        """Up to how many queries programs of such parameters take tiles in turns; None: it is no matter of queries."""
+        if not self.keys:
+            return None
+        return _TURNS_TO if sum(q.type != "constexpr" for q in parts) <= _PARAMETERS else 0
+
+    def told(self, parts: Sequence[Parameter]) -> tuple[Parameter, ...]:
+        """What the host tells of it where it works out which tiles programs take."""
+        most = self.turns_to(parts)
+        return () if most is None else (Parameter("turns_to", "constexpr", str(most)),)
 
     @property
     def carried(self) -> tuple[str, ...]:
@@ -57,7 +69,7 @@ class Sums:
     @property
     def eighths(self) -> tuple[Statement, ...]:
         """The statements that make the tile which products take."""
-        value = "gl.full([8, 64], 0.125, q_desc.dtype, gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))"
+        value = "gl.full([8, 16], 0.125, q_desc.dtype, gl.BlockedLayout([1, 1], [2, 16], [4, 1], [1, 0]))"
         return (Statement("eighths", _EIGHTHS), Statement("", f"eighths.store({value})")) if self.keys else ()
 
     @property

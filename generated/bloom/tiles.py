@@ -2,7 +2,7 @@
 #
 #   made from     specs/bloom.yaml
 #   content hash  21e50709f8ecc85c
-#   text hash     74715d90d3c57da2
+#   text hash     f53e1df9223225d2
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -93,7 +93,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {
-    "forward": {64: (512,), 128: (0,), 256: (0,)},
-    "backward": {64: (1024,), 128: (1024,), 256: (1024,)},
-}
+HOPPER_IS_FASTER = {"forward": {64: (512,), 128: (0,), 256: (0,)}, "backward": {64: (512,), 128: (1024,), 256: (1024,)}}

@@ -2,7 +2,7 @@
 #
 #   made from     specs/forgetting_transformer.yaml
 #   content hash  2696d07630bb1b7f
-#   text hash     a308b31b4a9e6a49
+#   text hash     7857523beb0d4396
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -92,4 +92,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {64: (512,), 128: (0,), 256: (0,)}, "backward": {64: (512,), 128: (512,)}}
+HOPPER_IS_FASTER = {"forward": {64: (512,), 128: (0,), 256: (0,)}, "backward": {64: (512,), 128: (768,)}}

@@ -2,7 +2,7 @@
 #
 #   made from     specs/gemma2_global.yaml
 #   content hash  6f67220bbfea0ac3
-#   text hash     86c555fbf166663d
+#   text hash     f22dd584dd087195
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -95,5 +95,5 @@ TILES_HOPPER = {
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (1024,), 128: (256,), 256: (1024,)},
-    "backward": {64: (2048,), 128: (512,), 256: (1024,)},
+    "backward": {64: (1024,), 128: (512,), 256: (1024,)},
 }

@@ -2,7 +2,7 @@
 #
 #   made from     specs/log_decay.yaml
 #   content hash  9551cfae5cf7fc88
-#   text hash     03284a3023a86178
+#   text hash     6145e4dcec94e75a
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -92,4 +92,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {64: (512,), 128: (0,), 256: (0,)}, "backward": {64: (512,), 128: (512,)}}
+HOPPER_IS_FASTER = {"forward": {64: (512,), 128: (0,), 256: (0,)}, "backward": {64: (512,), 128: (768,)}}

@@ -2,7 +2,7 @@
 #
 #   made from     specs/packed_causal.yaml
 #   content hash  bd84b87760469487
-#   text hash     974e29913cc5b0ce
+#   text hash     57a7d1fe817ab1ff
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -112,6 +112,6 @@ TILES_HOPPER = {
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
-    "forward": {64: (4096,), 128: (1024,), 256: (0,)},
-    "backward": {64: (3072,), 128: (3072,), 256: (1024,)},
+    "forward": {64: (2304,), 128: (1024,), 256: (0,)},
+    "backward": {64: (1536,), 128: (2048,), 256: (1024,)},
 }

@@ -2,7 +2,7 @@
 #
 #   made from     specs/packed_full.yaml
 #   content hash  1d1634cb7b5ae15f
-#   text hash     520ca68c0a48f973
+#   text hash     093fd23ecc55d18f
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -94,6 +94,6 @@ TILES_HOPPER = {
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
-    "forward": {64: (2048,), 128: (1024,), 256: (0,)},
-    "backward": {64: (2304,), 128: (2304,), 256: (1024,)},
+    "forward": {64: (1536,), 128: (896,), 256: (0,)},
+    "backward": {64: (1536,), 128: (1536,), 256: (1024,)},
 }

@@ -2,7 +2,7 @@
 #
 #   made from     specs/packed_log_decay.yaml
 #   content hash  799b1d0b6dffca2f
-#   text hash     23d9640d21427d3f
+#   text hash     a5487b7d171a5d8d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -92,4 +92,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {64: (2048,), 128: (0,), 256: (0,)}, "backward": {64: (512,), 128: (512,)}}
+HOPPER_IS_FASTER = {"forward": {64: (1536,), 128: (0,), 256: (0,)}, "backward": {64: (896,), 128: (768,)}}

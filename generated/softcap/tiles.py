@@ -2,7 +2,7 @@
 #
 #   made from     specs/softcap.yaml
 #   content hash  16e76719e780578b
-#   text hash     c0c96b5d2b9132f1
+#   text hash     387e4bf81de08225
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -95,5 +95,5 @@ TILES_HOPPER = {
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (1024,), 128: (256,), 256: (1024,)},
-    "backward": {64: (2048,), 128: (512,), 256: (1024,)},
+    "backward": {64: (1024,), 128: (512,), 256: (1024,)},
 }

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dfaf6c32469d2702
-#   text hash     55f7944c7699db1e
+#   content hash  657d43d228a6815e
+#   text hash     b6a34adb72bb5b40
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

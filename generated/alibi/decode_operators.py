@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dfaf6c32469d2702
-#   text hash     7f7dad3a5c51c081
+#   content hash  657d43d228a6815e
+#   text hash     23a85ee1fef5c5c1
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

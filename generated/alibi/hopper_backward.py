@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dfaf6c32469d2702
-#   text hash     15f3c2c830d39339
+#   content hash  657d43d228a6815e
+#   text hash     4fdc30ce4ccb5783
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dfaf6c32469d2702
-#   text hash     ef4eda99612c7c8c
+#   content hash  657d43d228a6815e
+#   text hash     5b3b679a181de154
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

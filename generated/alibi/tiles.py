@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dfaf6c32469d2702
-#   text hash     7c54e1ab709becec
+#   content hash  657d43d228a6815e
+#   text hash     e6777cd439c9d119
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

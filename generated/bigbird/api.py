@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5c9b837517ef2501
-#   text hash     04788075563b19ff
+#   content hash  938563f5ab31f847
+#   text hash     5c1c11e0e0c999c7
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5c9b837517ef2501
-#   text hash     c4f781a31fcdd35c
+#   content hash  938563f5ab31f847
+#   text hash     5e9d74ac62bd1cd2
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5c9b837517ef2501
-#   text hash     2d8c327297b53c6d
+#   content hash  938563f5ab31f847
+#   text hash     e0b51443cba02ad6
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

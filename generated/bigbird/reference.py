@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5c9b837517ef2501
-#   text hash     08ebcb15cff021e8
+#   content hash  938563f5ab31f847
+#   text hash     41c46ecdb5c94042
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5c9b837517ef2501
-#   text hash     fed109c98e91309a
+#   content hash  938563f5ab31f847
+#   text hash     6ccb856e21f4a649
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0f97aa0072285dc9
-#   text hash     89c7906334cb85b5
+#   content hash  be3602ae89f068d9
+#   text hash     4a371c48757767ca
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

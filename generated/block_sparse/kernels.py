@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0f97aa0072285dc9
-#   text hash     9981a7d143b48327
+#   content hash  be3602ae89f068d9
+#   text hash     9a78e4a6f750ea02
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0f97aa0072285dc9
-#   text hash     925ae2d2a21159f3
+#   content hash  be3602ae89f068d9
+#   text hash     9f9b6a3110c9c90d
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0f97aa0072285dc9
-#   text hash     e5ec74fc3de7081f
+#   content hash  be3602ae89f068d9
+#   text hash     161d20d22fa573e3
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

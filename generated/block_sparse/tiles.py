@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0f97aa0072285dc9
-#   text hash     8cb8d43bda668e52
+#   content hash  be3602ae89f068d9
+#   text hash     76e63131d8e76014
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  21e50709f8ecc85c
-#   text hash     1b640fd72387d669
+#   content hash  b6cbeb505a578b54
+#   text hash     b8cd0d6831c0eceb
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  21e50709f8ecc85c
-#   text hash     63ade8b80b360243
+#   content hash  b6cbeb505a578b54
+#   text hash     145e2c99f276aaa1
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

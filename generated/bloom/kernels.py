@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  21e50709f8ecc85c
-#   text hash     12817bd48bafe073
+#   content hash  b6cbeb505a578b54
+#   text hash     1588cbb2ded947bc
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  21e50709f8ecc85c
-#   text hash     2075f9b74e620c3c
+#   content hash  b6cbeb505a578b54
+#   text hash     3f288c560f06fd96
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  21e50709f8ecc85c
-#   text hash     cb88e6e49f5973b0
+#   content hash  b6cbeb505a578b54
+#   text hash     4a4cad5cd107d2af
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e792abe2dd1b369c
-#   text hash     f60f4697db9f9769
+#   content hash  042a662001fc261f
+#   text hash     6b71b75ebc4f454a
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

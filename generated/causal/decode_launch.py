@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e792abe2dd1b369c
-#   text hash     4782b8a6e64732ef
+#   content hash  042a662001fc261f
+#   text hash     a512000cdb8ba4b5
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

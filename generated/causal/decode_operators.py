@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e792abe2dd1b369c
-#   text hash     09e09543ed8bc4b1
+#   content hash  042a662001fc261f
+#   text hash     e343c4dc0c6b7610
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

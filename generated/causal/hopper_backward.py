@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e792abe2dd1b369c
-#   text hash     21ca5c4fbd38614c
+#   content hash  042a662001fc261f
+#   text hash     6d03fba841df4dd1
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e792abe2dd1b369c
-#   text hash     3c9529cc8a1c1457
+#   content hash  042a662001fc261f
+#   text hash     b6f8466f2dc8f4e2
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

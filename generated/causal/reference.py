@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e792abe2dd1b369c
-#   text hash     d14b4474c79f5ea2
+#   content hash  042a662001fc261f
+#   text hash     95e25a9fb475d7de
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

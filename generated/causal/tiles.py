@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e792abe2dd1b369c
-#   text hash     0ff0cefa742a13a5
+#   content hash  042a662001fc261f
+#   text hash     fb1aeebdf2381cda
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

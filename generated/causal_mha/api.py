@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  19d1990132f62fbe
-#   text hash     c8d627d06b337857
+#   content hash  830e311b6ccfb0ce
+#   text hash     c1e05e862ba3abf5
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  19d1990132f62fbe
-#   text hash     a24e85537ba34439
+#   content hash  830e311b6ccfb0ce
+#   text hash     7a3ef21b28796ce6
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  19d1990132f62fbe
-#   text hash     879557af3efcee68
+#   content hash  830e311b6ccfb0ce
+#   text hash     cb1475c9bbf92e34
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

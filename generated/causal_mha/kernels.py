@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  19d1990132f62fbe
-#   text hash     e52faee8ffa26ac7
+#   content hash  830e311b6ccfb0ce
+#   text hash     c4ecc025ad55abd5
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  19d1990132f62fbe
-#   text hash     2b3b693ba8cf251d
+#   content hash  830e311b6ccfb0ce
+#   text hash     031afb2bb2eef839
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  08c19a0ec27ce4e0
-#   text hash     b0018463b72d03ac
+#   content hash  888a61fcfee5b45e
+#   text hash     8b7d4fef9bc00a97
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

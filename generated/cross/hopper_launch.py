@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  08c19a0ec27ce4e0
-#   text hash     d1628575346083f1
+#   content hash  888a61fcfee5b45e
+#   text hash     af4503ea16f00d00
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

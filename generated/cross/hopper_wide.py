@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  08c19a0ec27ce4e0
-#   text hash     c597eec82c9c882c
+#   content hash  888a61fcfee5b45e
+#   text hash     c4027d8086666eb2
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

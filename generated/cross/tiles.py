@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  08c19a0ec27ce4e0
-#   text hash     871600274f590c61
+#   content hash  888a61fcfee5b45e
+#   text hash     17f6704a14fbc3ee
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

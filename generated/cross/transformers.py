@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  08c19a0ec27ce4e0
-#   text hash     d16276c1a35b3a04
+#   content hash  888a61fcfee5b45e
+#   text hash     43ec4bfa382c00da
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -23,6 +23,8 @@ SPEC = "cross"
 
 def register(name: str = f"attnforge_{SPEC}") -> str:
     """The name, once models may be given it as `attn_implementation`."""
+    if not isinstance(name, str):
+        raise TypeError(f"name: expected a string, got {name!r}")
     for word in ("flash", "sdpa", "flex", "eager", "/", "|"):
         if word in name:
             raise ValueError(f"name: {word!r} in it switches on other code of transformers, got {name!r}")
@@ -69,6 +71,10 @@ def attend(
         raise ValueError(f"{SPEC}: weights are never in memory: output_attentions needs eager")
     if kwargs.get("cache") is not None:
         raise ValueError(f"{SPEC}: pages of continuous batching need another attention")
+    if any(kwargs.get(name) is not None for name in ("indices", "block_indices")):
+        raise ValueError(f"{SPEC}: the layer picks keys for each query, the spec does not")
+    if kwargs.get("sinks") is not None:
+        raise ValueError(f"{SPEC}: the layer gives its sinks as `sinks`, which are read as s_aux alone")
     if kwargs.get("cu_seq_lens_q") is not None:
         raise ValueError(f"{SPEC}: cu_seq_lens_q packs sequences: this takes a spec with layout: packed")
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
@@ -98,6 +104,8 @@ def mask(
     """
     if use_vmap:
         raise ValueError(f"{SPEC}: the model joins a mask of its own to the usual one; write it into the spec")
+    if local_size is not None and local_size == getattr(kwargs.get("config"), "attention_chunk_size", None):
+        raise ValueError(f"{SPEC}: the model has layers that see chunks of {local_size} keys, the spec does not")
     if mask_function is not bidirectional_mask_function:
         raise ValueError(f"{SPEC}: the model asks for a mask that hides keys, the spec shows all")
     wait = _may_wait(q_length, device)
@@ -157,6 +165,22 @@ def _columns(*columns):
     return torch.stack(torch.broadcast_tensors(*columns)).to(torch.int32).T[:, :, None, None]
 
 
+def _with_window(columns, local_size):
+    """The same for layers with a window: their last axis has its size and one place more, and nothing else tells of it."""
+    return columns if local_size is None else columns.expand(-1, -1, -1, local_size + 1)
+
+
+def _window(attention_mask):
+    """The window of the layers that a mask was made for; None where they have none."""
+    return attention_mask.shape[-1] - 1 or None if _is_made(attention_mask) else None
+
+
+def _is_made(attention_mask):
+    """Whether `mask` made it."""
+    made = isinstance(attention_mask, torch.Tensor) and attention_mask.dtype == torch.int32
+    return made and attention_mask.dim() == 4 and attention_mask.shape[2] == 1
+
+
 LAST = {}  # the mask of the last call and its columns: layers hand on the same one
 
 
@@ -171,8 +195,7 @@ def _numbers(attention_mask):
 
 
 def _unbound(attention_mask):
-    made = isinstance(attention_mask, torch.Tensor) and attention_mask.dtype == torch.int32
-    if not made or attention_mask.dim() != 4 or attention_mask.shape[2:] != (1, 1):
+    if not _is_made(attention_mask):
         got = getattr(attention_mask, "shape", type(attention_mask).__name__)
         raise ValueError(f"{SPEC}: expected no ready mask, but a 2-D attention_mask of the model, got {got}")
     return tuple(x.contiguous() for x in attention_mask[:, :, 0, 0].unbind(1))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6f0018d2b816764b
-#   text hash     f92fa9711907fcbb
+#   content hash  aeeeb809662b4d26
+#   text hash     b01ad8ffa3088317
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

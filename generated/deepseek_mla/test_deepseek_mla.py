@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6f0018d2b816764b
-#   text hash     01f8357f50b757e7
+#   content hash  aeeeb809662b4d26
+#   text hash     ac69b7fc4a30772d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

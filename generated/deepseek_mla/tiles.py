@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6f0018d2b816764b
-#   text hash     c41d485f1525933b
+#   content hash  aeeeb809662b4d26
+#   text hash     9e1c71a8ff2c90d7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  784fdb9a4bf382af
-#   text hash     006ee9da17a6a150
+#   content hash  138df8d4134de782
+#   text hash     0efe8b4df2259abd
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

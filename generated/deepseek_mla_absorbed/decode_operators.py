@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  784fdb9a4bf382af
-#   text hash     9afb53e0c7382b2f
+#   content hash  138df8d4134de782
+#   text hash     c8a0b405233a76cc
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  784fdb9a4bf382af
-#   text hash     0115eb3ea58a1b6b
+#   content hash  138df8d4134de782
+#   text hash     4b8a533fef7dbbdf
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6d8856529c73b91e
-#   text hash     a02290fd7d895500
+#   content hash  6b7a7dc13005929a
+#   text hash     d5c26809d3e74612
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

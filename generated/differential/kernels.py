@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6d8856529c73b91e
-#   text hash     20750596b1e3fb0e
+#   content hash  6b7a7dc13005929a
+#   text hash     6dbd2ff4a8f742f5
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

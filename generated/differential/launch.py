@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6d8856529c73b91e
-#   text hash     ade68c6a107c2167
+#   content hash  6b7a7dc13005929a
+#   text hash     389495c6e6ceb9ec
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

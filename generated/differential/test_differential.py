@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6d8856529c73b91e
-#   text hash     9fc1d49e5a27fc85
+#   content hash  6b7a7dc13005929a
+#   text hash     96f2e9c4018afa9e
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

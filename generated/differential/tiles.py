@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6d8856529c73b91e
-#   text hash     4d15d76159e206c8
+#   content hash  6b7a7dc13005929a
+#   text hash     b11078e152f1f872
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

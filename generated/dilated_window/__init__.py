@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  748d1757dcfbf22e
-#   text hash     acf28df284939f4e
+#   content hash  4d695ab83117b038
+#   text hash     1916e740050fd173
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  748d1757dcfbf22e
-#   text hash     dc73634890ac537b
+#   content hash  4d695ab83117b038
+#   text hash     53c44b7edcb5705b
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

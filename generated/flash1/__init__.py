@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  15b793693f0e45bf
-#   text hash     dcacdb886800b947
+#   content hash  abd5f3bf56692a6a
+#   text hash     5b0dc401e2c95e5b
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  15b793693f0e45bf
-#   text hash     925869e4fe068caa
+#   content hash  abd5f3bf56692a6a
+#   text hash     06e24c0221c52920
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  15b793693f0e45bf
-#   text hash     693cab97feb4110d
+#   content hash  abd5f3bf56692a6a
+#   text hash     cf30b9436776c057
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  15b793693f0e45bf
-#   text hash     128c31a522cba0b9
+#   content hash  abd5f3bf56692a6a
+#   text hash     31037dd1a5fb561e
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

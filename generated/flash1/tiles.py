@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  15b793693f0e45bf
-#   text hash     e5c19e97184a0c71
+#   content hash  abd5f3bf56692a6a
+#   text hash     c8f93d9c194cf334
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  fedc0b3c40113b7d
-#   text hash     7604c632a19724d6
+#   content hash  2fdf0f3253eb9ff1
+#   text hash     312965937b3f2a9f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

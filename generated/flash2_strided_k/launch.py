@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  fedc0b3c40113b7d
-#   text hash     6428c48173342bc7
+#   content hash  2fdf0f3253eb9ff1
+#   text hash     dd0c4f7667d6963f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  fedc0b3c40113b7d
-#   text hash     1cd407b505b7a84f
+#   content hash  2fdf0f3253eb9ff1
+#   text hash     63248d54649b9e7e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

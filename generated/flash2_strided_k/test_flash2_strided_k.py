@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  fedc0b3c40113b7d
-#   text hash     b526e62183964045
+#   content hash  2fdf0f3253eb9ff1
+#   text hash     fa372e850d8b4f75
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

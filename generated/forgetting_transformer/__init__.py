@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2696d07630bb1b7f
-#   text hash     fd9bdc3f286a5ca1
+#   content hash  a6b9f69d018053dc
+#   text hash     0419abe8559c715f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

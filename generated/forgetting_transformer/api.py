@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2696d07630bb1b7f
-#   text hash     89fbd010ebb6eee5
+#   content hash  a6b9f69d018053dc
+#   text hash     c9f09fd440b22635
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

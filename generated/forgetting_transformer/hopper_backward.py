@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2696d07630bb1b7f
-#   text hash     f2eb16baf41d4a1f
+#   content hash  a6b9f69d018053dc
+#   text hash     54ed9e6bb4611434
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2696d07630bb1b7f
-#   text hash     53ab2d7a486fa6ba
+#   content hash  a6b9f69d018053dc
+#   text hash     f9c40019b5481103
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

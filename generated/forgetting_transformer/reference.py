@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2696d07630bb1b7f
-#   text hash     3772452e3e35dcc0
+#   content hash  a6b9f69d018053dc
+#   text hash     5a81846e6b49533b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

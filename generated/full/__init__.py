@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4ccbc4d3c64c2574
-#   text hash     6f0ac61e65feeefb
+#   content hash  57404093b841d6c0
+#   text hash     dd834c8e525f8227
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4ccbc4d3c64c2574
-#   text hash     2e141c4c4306ed1e
+#   content hash  57404093b841d6c0
+#   text hash     43e563c5891bc924
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4ccbc4d3c64c2574
-#   text hash     5abd90a121f8846f
+#   content hash  57404093b841d6c0
+#   text hash     bc7409800bad0a29
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4ccbc4d3c64c2574
-#   text hash     4ec5ddca5e3ceae6
+#   content hash  57404093b841d6c0
+#   text hash     4553c45843fd63ca
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4ccbc4d3c64c2574
-#   text hash     8a91ad63c9d83762
+#   content hash  57404093b841d6c0
+#   text hash     3bf64e439c211796
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6f67220bbfea0ac3
-#   text hash     bf9b0c82bb152e5d
+#   content hash  aaff6f630d169f37
+#   text hash     7e49d6408a389445
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

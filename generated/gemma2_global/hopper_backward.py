@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6f67220bbfea0ac3
-#   text hash     6bdf55239f026eec
+#   content hash  aaff6f630d169f37
+#   text hash     75951079e0b0a8cb
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

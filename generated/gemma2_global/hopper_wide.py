@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6f67220bbfea0ac3
-#   text hash     5317e29b32b2ef96
+#   content hash  aaff6f630d169f37
+#   text hash     25595a6bab0ddc40
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6f67220bbfea0ac3
-#   text hash     e3f25c1bebd5917d
+#   content hash  aaff6f630d169f37
+#   text hash     1283e3e35bbec127
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6f67220bbfea0ac3
-#   text hash     96079b8453fbf386
+#   content hash  aaff6f630d169f37
+#   text hash     5145f8b8140baf16
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

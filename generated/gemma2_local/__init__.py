@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  35d65f445edf5c44
-#   text hash     d638bf371b6087c9
+#   content hash  144518b24216be4b
+#   text hash     b281512186c1accc
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  35d65f445edf5c44
-#   text hash     4208db7ea063cf20
+#   content hash  144518b24216be4b
+#   text hash     6f1b272f2d10b575
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

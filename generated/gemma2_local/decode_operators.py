@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  35d65f445edf5c44
-#   text hash     117cf2b9d92258aa
+#   content hash  144518b24216be4b
+#   text hash     bb8485b73c4dd514
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

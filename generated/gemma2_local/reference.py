@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  35d65f445edf5c44
-#   text hash     690dc580716aa47e
+#   content hash  144518b24216be4b
+#   text hash     b89cffc4d226a3d3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  73062c6639547214
-#   text hash     075b401456859634
+#   content hash  7d34c9d4aa742ee8
+#   text hash     3de00c2dc2824f92
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  73062c6639547214
-#   text hash     6f45a4785a01eb17
+#   content hash  7d34c9d4aa742ee8
+#   text hash     6ca4e5af113e13d5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

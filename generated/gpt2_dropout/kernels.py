@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  73062c6639547214
-#   text hash     1cd878123b59b8e8
+#   content hash  7d34c9d4aa742ee8
+#   text hash     404767f718fdddd4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

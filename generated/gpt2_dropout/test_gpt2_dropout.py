@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  73062c6639547214
-#   text hash     b6c97249a36f3be3
+#   content hash  7d34c9d4aa742ee8
+#   text hash     6eac9e38aeea9b58
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  73062c6639547214
-#   text hash     b8359a199c95ac72
+#   content hash  7d34c9d4aa742ee8
+#   text hash     69e8e1eaa986551c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bc19b01274602f33
-#   text hash     67d95e541bb13da9
+#   content hash  ea679611eb6b8e7b
+#   text hash     fd3325d3be19091c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

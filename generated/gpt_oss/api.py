@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bc19b01274602f33
-#   text hash     158d1bcb41d6cba1
+#   content hash  ea679611eb6b8e7b
+#   text hash     24f6a955640a2fed
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bc19b01274602f33
-#   text hash     e1fe0e12105efc80
+#   content hash  ea679611eb6b8e7b
+#   text hash     199e7e5f98af9735
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

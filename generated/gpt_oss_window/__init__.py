@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a262006c63e3d975
-#   text hash     5b59573497d4c221
+#   content hash  8309040a7986e46a
+#   text hash     f54c0d774a7b1974
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a262006c63e3d975
-#   text hash     26a2eff8d893676e
+#   content hash  8309040a7986e46a
+#   text hash     672f620ab00091b1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a262006c63e3d975
-#   text hash     2b957eb16f2dcb5d
+#   content hash  8309040a7986e46a
+#   text hash     4292835faf77e43d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a262006c63e3d975
-#   text hash     83ba1449f9d6b3a8
+#   content hash  8309040a7986e46a
+#   text hash     5762bb71f05e621d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

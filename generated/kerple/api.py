@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  185585e303ab5fcd
-#   text hash     c79d6146bf0dde30
+#   content hash  d0511017448a49d6
+#   text hash     842d2eadcb506096
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  185585e303ab5fcd
-#   text hash     fa5760cfcb53b9f3
+#   content hash  d0511017448a49d6
+#   text hash     33aecd40992c2636
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

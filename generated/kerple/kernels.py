@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  185585e303ab5fcd
-#   text hash     7ab094e15c02afd1
+#   content hash  d0511017448a49d6
+#   text hash     3a93655501d94e89
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

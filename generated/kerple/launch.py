@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  185585e303ab5fcd
-#   text hash     6a762fe0de4009a0
+#   content hash  d0511017448a49d6
+#   text hash     5c056524d3f1a742
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  185585e303ab5fcd
-#   text hash     f693bcd2126f3a65
+#   content hash  d0511017448a49d6
+#   text hash     db49e9d486d3165e
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dd1a4aadf8468acc
-#   text hash     f9cc0837fe9b2a4a
+#   content hash  e6961810818f9d9b
+#   text hash     416e68e534925104
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

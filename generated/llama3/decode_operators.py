@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dd1a4aadf8468acc
-#   text hash     1d34ddf44955d11e
+#   content hash  e6961810818f9d9b
+#   text hash     937cbf078ee8cfb9
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dd1a4aadf8468acc
-#   text hash     8602e09630f39094
+#   content hash  e6961810818f9d9b
+#   text hash     02b49357e0adc693
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dd1a4aadf8468acc
-#   text hash     4f85a95616d751af
+#   content hash  e6961810818f9d9b
+#   text hash     b9ff05b05f2f4e81
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dd1a4aadf8468acc
-#   text hash     719f9bf17afbbddf
+#   content hash  e6961810818f9d9b
+#   text hash     56b7ae937df27ce7
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2e045e024df76122
-#   text hash     c4f8b2f5b0889574
+#   content hash  de3425e53c531d70
+#   text hash     d5d47a3b032e1bbf
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

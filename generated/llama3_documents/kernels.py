@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2e045e024df76122
-#   text hash     bc7b0dfdc5b51a29
+#   content hash  de3425e53c531d70
+#   text hash     f4b8286429657546
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2e045e024df76122
-#   text hash     2ba5ab84428e69eb
+#   content hash  de3425e53c531d70
+#   text hash     09cb54186861c74c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  55053ccacf4550e7
-#   text hash     f5eb9118a45f4b19
+#   content hash  be2bd09d112a8653
+#   text hash     64bc54eb4e9cbffd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  55053ccacf4550e7
-#   text hash     698634f7a13b17d0
+#   content hash  be2bd09d112a8653
+#   text hash     fd3fbea01d753952
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  55053ccacf4550e7
-#   text hash     28141cfd9128909f
+#   content hash  be2bd09d112a8653
+#   text hash     a65b017dd2586bc1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

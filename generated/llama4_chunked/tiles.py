@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  55053ccacf4550e7
-#   text hash     b808095789d9929d
+#   content hash  be2bd09d112a8653
+#   text hash     3e6362e5a1ba321d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9551cfae5cf7fc88
-#   text hash     aa5c9196e2f189e2
+#   content hash  5d493bc04abc447f
+#   text hash     fd5d80d9e57ad298
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

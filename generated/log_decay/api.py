@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9551cfae5cf7fc88
-#   text hash     d68e4ef26459a7e8
+#   content hash  5d493bc04abc447f
+#   text hash     8e0fcdf7049334f7
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

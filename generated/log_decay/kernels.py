@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9551cfae5cf7fc88
-#   text hash     40a0a522853983e1
+#   content hash  5d493bc04abc447f
+#   text hash     8c2e5ecd2b187e72
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

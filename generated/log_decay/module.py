@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9551cfae5cf7fc88
-#   text hash     e68d7d7cda215f28
+#   content hash  5d493bc04abc447f
+#   text hash     54c2b8b81bdbbf4a
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

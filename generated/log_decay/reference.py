@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9551cfae5cf7fc88
-#   text hash     b09b28835176bb8f
+#   content hash  5d493bc04abc447f
+#   text hash     78cdf6dcc21e6ec5
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

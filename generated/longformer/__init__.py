@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  396a62ba37c06eb3
-#   text hash     f29493e9a2704f68
+#   content hash  61d18f0b1a2ed459
+#   text hash     820de13bc0a2b041
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  396a62ba37c06eb3
-#   text hash     47d48156e1d91119
+#   content hash  61d18f0b1a2ed459
+#   text hash     0a88e4e96b265fd1
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  396a62ba37c06eb3
-#   text hash     f56a23221b531edc
+#   content hash  61d18f0b1a2ed459
+#   text hash     e14d2ce9eb59ff69
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

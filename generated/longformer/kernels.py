@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  396a62ba37c06eb3
-#   text hash     6886a52b73560ac0
+#   content hash  61d18f0b1a2ed459
+#   text hash     65feb0febca300f6
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

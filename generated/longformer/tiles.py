@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  396a62ba37c06eb3
-#   text hash     76d14385b67166a5
+#   content hash  61d18f0b1a2ed459
+#   text hash     2457f0ff0cfe670c
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2735552207b7b993
-#   text hash     273c6c91e228aa98
+#   content hash  4dd5d7a1ab516601
+#   text hash     1bebb3b95b6d4adf
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

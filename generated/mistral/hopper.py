@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2735552207b7b993
-#   text hash     d4b44d6f72971ec6
+#   content hash  4dd5d7a1ab516601
+#   text hash     e5d7a1f4b7aeb061
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2735552207b7b993
-#   text hash     f7bd50d339bbf7c5
+#   content hash  4dd5d7a1ab516601
+#   text hash     c0a7527a7530e92f
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

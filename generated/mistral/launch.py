@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2735552207b7b993
-#   text hash     30028f3490c40ab7
+#   content hash  4dd5d7a1ab516601
+#   text hash     9f8c842bada9deea
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

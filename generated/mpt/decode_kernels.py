@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9be38658d6ede9b0
-#   text hash     dd8b631c79529653
+#   content hash  63a2ab49070e0fb8
+#   text hash     19844542bfd50694
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9be38658d6ede9b0
-#   text hash     cfbbc6d83dbbdd95
+#   content hash  63a2ab49070e0fb8
+#   text hash     37e63d27fd859162
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9be38658d6ede9b0
-#   text hash     f18235e6d8fdb60f
+#   content hash  63a2ab49070e0fb8
+#   text hash     dd3f2b5ba6163473
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9be38658d6ede9b0
-#   text hash     505929401e4b8564
+#   content hash  63a2ab49070e0fb8
+#   text hash     9cd819cb6a5193a7
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9be38658d6ede9b0
-#   text hash     2f42d9b710a908c9
+#   content hash  63a2ab49070e0fb8
+#   text hash     cfde0f917ba59c49
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  18e3f945a6a72aad
-#   text hash     03b17f5d821ab670
+#   content hash  1f8c86ceadbd88cd
+#   text hash     043cca77236d6dbd
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  18e3f945a6a72aad
-#   text hash     0686132001ae3899
+#   content hash  1f8c86ceadbd88cd
+#   text hash     1dff103b4da264ba
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

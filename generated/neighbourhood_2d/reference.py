@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  18e3f945a6a72aad
-#   text hash     a10f0a4271b5f8b1
+#   content hash  1f8c86ceadbd88cd
+#   text hash     e2af6971f185640f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  18e3f945a6a72aad
-#   text hash     7c499b8ea681705d
+#   content hash  1f8c86ceadbd88cd
+#   text hash     6737cefa794141b5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  18e3f945a6a72aad
-#   text hash     448e4efe81af15ff
+#   content hash  1f8c86ceadbd88cd
+#   text hash     38b8eb40d6e3ede4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bd84b87760469487
-#   text hash     d1894a4a756c5397
+#   content hash  8e87c59a7eb86d99
+#   text hash     b3cfa2f8f38f3256
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bd84b87760469487
-#   text hash     3b33de02f8330308
+#   content hash  8e87c59a7eb86d99
+#   text hash     a3ffd64bdb910f4b
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bd84b87760469487
-#   text hash     8faa6e8f91eb032f
+#   content hash  8e87c59a7eb86d99
+#   text hash     fcb4db5a03008f60
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

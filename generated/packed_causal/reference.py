@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bd84b87760469487
-#   text hash     37e8c92b03d8154d
+#   content hash  8e87c59a7eb86d99
+#   text hash     ef32321cd14d79d9
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

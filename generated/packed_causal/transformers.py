@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bd84b87760469487
-#   text hash     a3c4e18c8f27b8a3
+#   content hash  8e87c59a7eb86d99
+#   text hash     e642ad7fac2605ca
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -22,6 +22,8 @@ SPEC = "packed_causal"
 
 def register(name: str = f"attnforge_{SPEC}") -> str:
     """The name, once models may be given it as `attn_implementation`."""
+    if not isinstance(name, str):
+        raise TypeError(f"name: expected a string, got {name!r}")
     for word in ("flash", "sdpa", "flex", "eager", "/", "|"):
         if word in name:
             raise ValueError(f"name: {word!r} in it switches on other code of transformers, got {name!r}")
@@ -52,6 +54,9 @@ def attend(
     """
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
+    if sliding_window is None:
+        # some models have it in their mask alone
+        sliding_window = _window(attention_mask)
     if not is_causal:
         raise ValueError(f"{SPEC}: expected a causal layer, as the spec hides later keys; this one is not")
     if sliding_window is not None:
@@ -68,6 +73,10 @@ def attend(
         raise ValueError(f"{SPEC}: weights are never in memory: output_attentions needs eager")
     if kwargs.get("cache") is not None:
         raise ValueError(f"{SPEC}: pages of continuous batching need another attention")
+    if any(kwargs.get(name) is not None for name in ("indices", "block_indices")):
+        raise ValueError(f"{SPEC}: the layer picks keys for each query, the spec does not")
+    if kwargs.get("sinks") is not None:
+        raise ValueError(f"{SPEC}: the layer gives its sinks as `sinks`, which are read as s_aux alone")
     q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
     rows = _rows(attention_mask, query, key, kwargs)
     given = dict(scale=scaling)
@@ -88,13 +97,15 @@ def mask(
     device="cpu",
     **kwargs,
 ):
-    """Where sequences begin and the last one ends, int32 (S + 1,), and the longest one's length, as position_ids tell.
+    """Where sequences begin and the last one ends, int32 (S + 1,), the longest one's length, and the layers' window.
 
-    None where each row of the batch is a sequence. Cuts that come with the batch, cu_seq_lens_q and cu_seq_lens_k, go
+    The first two as position_ids tell; None where each row of the batch is a sequence, as all is without a window. Cuts that come with the batch, cu_seq_lens_q and cu_seq_lens_k, go
     before these. Reading them off position_ids waits for the device, once for each mask of a forward pass.
     """
     if use_vmap:
         raise ValueError(f"{SPEC}: the model joins a mask of its own to the usual one; write it into the spec")
+    if local_size is not None and local_size == getattr(kwargs.get("config"), "attention_chunk_size", None):
+        raise ValueError(f"{SPEC}: the model has layers that see chunks of {local_size} keys, the spec does not")
     if mask_function is bidirectional_mask_function:
         raise ValueError(f"{SPEC}: the model asks for a mask that shows later keys, the spec hides them")
     if attention_mask is not None:
@@ -102,20 +113,26 @@ def mask(
     if not isinstance(q_offset, int) or q_offset or kv_offset:
         raise ValueError(f"{SPEC}: a cache takes a spec of the dense layout")
     if mask_function is causal_mask_function or torch.compiler.is_compiling():
-        return None
+        return None if local_size is None else (None, None, local_size)
     before, after = _neighbours(mask_function, batch_size, kv_length, device)
     if after.any():
         raise ValueError(f"{SPEC}: blocks see later keys, which the spec hides")
     begins = torch.nn.functional.pad(~before, (1, 0), value=True)
     cuts = torch.nn.functional.pad(begins.flatten().nonzero()[:, 0], (0, 1), value=begins.numel())
-    return cuts.to(torch.int32), int(cuts.diff().max())
+    return cuts.to(torch.int32), int(cuts.diff().max()), local_size
+
+
+def _window(attention_mask):
+    """The window of the layers that a mask was made for; None where they have none."""
+    return attention_mask[2] if isinstance(attention_mask, tuple) else None
 
 
 def _rows(attention_mask, query, key, kwargs):
     """The keywords of `attention` by what comes with the batch, by what `mask` made, or by the rows of the batch."""
-    if isinstance(attention_mask, tuple) and kwargs.get("cu_seq_lens_q") is None:
-        return dict(zip(("cu_seqlens", "max_seqlen"), attention_mask, strict=True))
-    return _cuts(attention_mask, query, key, kwargs)
+    cuts, longest, _ = attention_mask if isinstance(attention_mask, tuple) else (None, None, None)
+    if cuts is not None and kwargs.get("cu_seq_lens_q") is None:
+        return {"cu_seqlens": cuts, "max_seqlen": longest}
+    return _cuts(None if isinstance(attention_mask, tuple) else attention_mask, query, key, kwargs)
 
 
 def _cuts(attention_mask, query, key, kwargs):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1d1634cb7b5ae15f
-#   text hash     4c3066148f1d2a74
+#   content hash  7ffa5bf481d74fdf
+#   text hash     873ecd082df71a4b
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

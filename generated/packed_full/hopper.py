@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1d1634cb7b5ae15f
-#   text hash     ca8275d6abca9930
+#   content hash  7ffa5bf481d74fdf
+#   text hash     96317b6428b4a61a
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

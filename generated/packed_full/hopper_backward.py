@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1d1634cb7b5ae15f
-#   text hash     c16a3acb8cac7879
+#   content hash  7ffa5bf481d74fdf
+#   text hash     d5a7b89a5f432cdc
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

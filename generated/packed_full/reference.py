@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1d1634cb7b5ae15f
-#   text hash     bb560ebae7633b72
+#   content hash  7ffa5bf481d74fdf
+#   text hash     4e04b7ef6d6604ca
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

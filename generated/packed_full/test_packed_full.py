@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1d1634cb7b5ae15f
-#   text hash     362f852ae437af10
+#   content hash  7ffa5bf481d74fdf
+#   text hash     817e1d33a6618e07
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

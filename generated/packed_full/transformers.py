@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1d1634cb7b5ae15f
-#   text hash     dd1a29905fefd5f9
+#   content hash  7ffa5bf481d74fdf
+#   text hash     874e4a9bb060d69f
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -22,6 +22,8 @@ SPEC = "packed_full"
 
 def register(name: str = f"attnforge_{SPEC}") -> str:
     """The name, once models may be given it as `attn_implementation`."""
+    if not isinstance(name, str):
+        raise TypeError(f"name: expected a string, got {name!r}")
     for word in ("flash", "sdpa", "flex", "eager", "/", "|"):
         if word in name:
             raise ValueError(f"name: {word!r} in it switches on other code of transformers, got {name!r}")
@@ -68,6 +70,10 @@ def attend(
         raise ValueError(f"{SPEC}: weights are never in memory: output_attentions needs eager")
     if kwargs.get("cache") is not None:
         raise ValueError(f"{SPEC}: pages of continuous batching need another attention")
+    if any(kwargs.get(name) is not None for name in ("indices", "block_indices")):
+        raise ValueError(f"{SPEC}: the layer picks keys for each query, the spec does not")
+    if kwargs.get("sinks") is not None:
+        raise ValueError(f"{SPEC}: the layer gives its sinks as `sinks`, which are read as s_aux alone")
     q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
     rows = _cuts(attention_mask, query, key, kwargs)
     given = dict(scale=scaling)
@@ -91,6 +97,8 @@ def mask(
     """None: cuts come with the batch, cu_seq_lens_q and cu_seq_lens_k, or each of its rows is a sequence."""
     if use_vmap:
         raise ValueError(f"{SPEC}: the model joins a mask of its own to the usual one; write it into the spec")
+    if local_size is not None and local_size == getattr(kwargs.get("config"), "attention_chunk_size", None):
+        raise ValueError(f"{SPEC}: the model has layers that see chunks of {local_size} keys, the spec does not")
     if mask_function is not bidirectional_mask_function:
         raise ValueError(f"{SPEC}: the model asks for a mask that hides keys, the spec shows all")
     if attention_mask is not None:

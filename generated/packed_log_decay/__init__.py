@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  799b1d0b6dffca2f
-#   text hash     346d5790a499a1cd
+#   content hash  c615b0b6710742b4
+#   text hash     98fc396569a58e78
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

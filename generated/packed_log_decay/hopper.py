@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  799b1d0b6dffca2f
-#   text hash     853fce8d40429ffc
+#   content hash  c615b0b6710742b4
+#   text hash     4fba27eb04c196cb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  799b1d0b6dffca2f
-#   text hash     3cb51189f152b98f
+#   content hash  c615b0b6710742b4
+#   text hash     d93701bf07157224
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  799b1d0b6dffca2f
-#   text hash     de18bc47bc265bb6
+#   content hash  c615b0b6710742b4
+#   text hash     aa0fb091e698d48b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

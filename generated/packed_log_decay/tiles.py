@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  799b1d0b6dffca2f
-#   text hash     a5487b7d171a5d8d
+#   content hash  c615b0b6710742b4
+#   text hash     b07cdc9924f7334b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

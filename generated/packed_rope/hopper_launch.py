@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  45826b08e4c29201
-#   text hash     3e888fd141fc2dcf
+#   content hash  5625548aae938d35
+#   text hash     6d758f8deced326e
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

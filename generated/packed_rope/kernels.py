@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  45826b08e4c29201
-#   text hash     305997ff51865d14
+#   content hash  5625548aae938d35
+#   text hash     dd32d8d14f4f6d18
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

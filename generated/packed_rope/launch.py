@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  45826b08e4c29201
-#   text hash     655a02f618d0935f
+#   content hash  5625548aae938d35
+#   text hash     9b0976f4cbc4f5b9
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  45826b08e4c29201
-#   text hash     f19b35dba6c3701d
+#   content hash  5625548aae938d35
+#   text hash     9caeb063e23a49d6
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

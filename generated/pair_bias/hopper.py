@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  da5665d5f76d5aa0
-#   text hash     34e57490ea27a366
+#   content hash  ec5086cf19e913e9
+#   text hash     1e37a4e619f56eb3
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

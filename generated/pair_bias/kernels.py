@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  da5665d5f76d5aa0
-#   text hash     47982e5052bac0eb
+#   content hash  ec5086cf19e913e9
+#   text hash     201fa8e7f2254d85
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

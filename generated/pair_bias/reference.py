@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  da5665d5f76d5aa0
-#   text hash     b7b2094c13f21bac
+#   content hash  ec5086cf19e913e9
+#   text hash     90c286480db5b3ea
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  da5665d5f76d5aa0
-#   text hash     02e17834974257a9
+#   content hash  ec5086cf19e913e9
+#   text hash     1202c1e24fecad83
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  da5665d5f76d5aa0
-#   text hash     852477335f7a541e
+#   content hash  ec5086cf19e913e9
+#   text hash     f4d2436c222ce440
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

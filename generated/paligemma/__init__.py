@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8e44ffd0bae9790d
-#   text hash     8f211e786e0b4b18
+#   content hash  44754701aa2ae4e1
+#   text hash     2b2e5ca17d36d9ee
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

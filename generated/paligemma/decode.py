@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8e44ffd0bae9790d
-#   text hash     43c130bc8664d015
+#   content hash  44754701aa2ae4e1
+#   text hash     d7660bb27a8a0497
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

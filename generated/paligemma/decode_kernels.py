@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8e44ffd0bae9790d
-#   text hash     2da778e73e002596
+#   content hash  44754701aa2ae4e1
+#   text hash     deb18d1057b1996e
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8e44ffd0bae9790d
-#   text hash     2224b8c95877967f
+#   content hash  44754701aa2ae4e1
+#   text hash     f1bea7d82aeefd97
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

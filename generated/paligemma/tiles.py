@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8e44ffd0bae9790d
-#   text hash     d135ff38f937f468
+#   content hash  44754701aa2ae4e1
+#   text hash     4be9cbc7389627ac
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

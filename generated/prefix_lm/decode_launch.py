@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d72ae5e9964eef86
-#   text hash     ca931d47446172b9
+#   content hash  d91d1ef35c206462
+#   text hash     e4e3e887e2fe86cf
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

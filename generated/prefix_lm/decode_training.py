@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d72ae5e9964eef86
-#   text hash     1ae5872c56aa6aa6
+#   content hash  d91d1ef35c206462
+#   text hash     27264d7ee7626ed1
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d72ae5e9964eef86
-#   text hash     663744a6f76bd33f
+#   content hash  d91d1ef35c206462
+#   text hash     e737f2d73088d46f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d72ae5e9964eef86
-#   text hash     5d67b3e1a375f967
+#   content hash  d91d1ef35c206462
+#   text hash     af69d3f5191c7f0b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

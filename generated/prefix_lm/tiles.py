@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d72ae5e9964eef86
-#   text hash     0a89c7c5aea5e61f
+#   content hash  d91d1ef35c206462
+#   text hash     f42590a83e1947e7
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

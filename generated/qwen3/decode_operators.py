@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  81e4676720cb543f
-#   text hash     4a992ff75577426e
+#   content hash  ef813e2ae59f6553
+#   text hash     9364d332d2fd4f45
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

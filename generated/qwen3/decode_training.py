@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  81e4676720cb543f
-#   text hash     7b55bfdfe55e3d32
+#   content hash  ef813e2ae59f6553
+#   text hash     bc2d9943a2158fc7
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  81e4676720cb543f
-#   text hash     69e0da2e11aafe5f
+#   content hash  ef813e2ae59f6553
+#   text hash     ac35db9caaceac3d
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  81e4676720cb543f
-#   text hash     5f35b9eae9dd2062
+#   content hash  ef813e2ae59f6553
+#   text hash     0bbbb8865f5ec1e7
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  81e4676720cb543f
-#   text hash     5aa2728fae90d0b9
+#   content hash  ef813e2ae59f6553
+#   text hash     051522e897e2fef3
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

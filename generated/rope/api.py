@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  75ce99b78a44a8df
-#   text hash     8bc47490d8d0f7f4
+#   content hash  ace37ac37551ed63
+#   text hash     2a31cbec418cf105
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  75ce99b78a44a8df
-#   text hash     7d0b9a442b2e95aa
+#   content hash  ace37ac37551ed63
+#   text hash     18a4dd4c8f13d47f
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

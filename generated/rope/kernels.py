@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  75ce99b78a44a8df
-#   text hash     e13a0cb85d95dca8
+#   content hash  ace37ac37551ed63
+#   text hash     5bdbd855315f171e
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

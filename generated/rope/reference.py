@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  75ce99b78a44a8df
-#   text hash     c23111c721245d7f
+#   content hash  ace37ac37551ed63
+#   text hash     6d93466f505f345c
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  75ce99b78a44a8df
-#   text hash     290b8672e4e0bb8e
+#   content hash  ace37ac37551ed63
+#   text hash     f841a30fe356ee14
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

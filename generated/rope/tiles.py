@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  75ce99b78a44a8df
-#   text hash     33d0d508d52abd77
+#   content hash  ace37ac37551ed63
+#   text hash     3639fb415bdeff41
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

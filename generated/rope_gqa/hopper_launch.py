@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a0965498aba65ddf
-#   text hash     a6afb9b3e3f17d78
+#   content hash  99b385ff7f5e95b0
+#   text hash     3e06333ea4be999f
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

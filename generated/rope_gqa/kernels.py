@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a0965498aba65ddf
-#   text hash     ae1bc791ee049eaf
+#   content hash  99b385ff7f5e95b0
+#   text hash     117ba89e238a24ee
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a0965498aba65ddf
-#   text hash     ab7ffa4c377b40fb
+#   content hash  99b385ff7f5e95b0
+#   text hash     25282d7acc48cc12
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

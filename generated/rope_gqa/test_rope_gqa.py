@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a0965498aba65ddf
-#   text hash     e0b29509e9c6f95a
+#   content hash  99b385ff7f5e95b0
+#   text hash     d18942afa7b693a2
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a0965498aba65ddf
-#   text hash     e319b8275fcedf88
+#   content hash  99b385ff7f5e95b0
+#   text hash     c76889e1aa0f0e5d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cf9b752796d1e918
-#   text hash     fd6b65327bb3b6db
+#   content hash  6851f6b18cef4d3b
+#   text hash     bb52431eeefc155c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cf9b752796d1e918
-#   text hash     9df647bd685d4752
+#   content hash  6851f6b18cef4d3b
+#   text hash     e7700db33fdf2668
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

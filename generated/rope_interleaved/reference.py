@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cf9b752796d1e918
-#   text hash     88c24ec44f7f38a7
+#   content hash  6851f6b18cef4d3b
+#   text hash     277c5d064f5c9f4d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

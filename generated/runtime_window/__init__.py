@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4ffdf2f53cad9245
-#   text hash     6e33ad98486c1de8
+#   content hash  9e208a6572d32287
+#   text hash     4b3cb1b43d724b17
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

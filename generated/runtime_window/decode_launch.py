@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4ffdf2f53cad9245
-#   text hash     797acc547be7595f
+#   content hash  9e208a6572d32287
+#   text hash     472232d7b0df3bca
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4ffdf2f53cad9245
-#   text hash     c031dd85298271d4
+#   content hash  9e208a6572d32287
+#   text hash     2d1b8477a6adc909
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

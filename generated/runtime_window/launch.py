@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4ffdf2f53cad9245
-#   text hash     213062378b35f195
+#   content hash  9e208a6572d32287
+#   text hash     fe10f98589ae83a9
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4ffdf2f53cad9245
-#   text hash     368f5b975f785c93
+#   content hash  9e208a6572d32287
+#   text hash     ea585d0835c9d58c
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  13b1ae4568bd6ea1
-#   text hash     6555be48e32e789e
+#   content hash  b2751ea49e1128c5
+#   text hash     32d2b901de142fc5
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  13b1ae4568bd6ea1
-#   text hash     547bfc656b9c5a1f
+#   content hash  b2751ea49e1128c5
+#   text hash     2e70c1e73e8a4d4b
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  13b1ae4568bd6ea1
-#   text hash     ba783eeacd2c8531
+#   content hash  b2751ea49e1128c5
+#   text hash     e44c80f39b6ac939
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

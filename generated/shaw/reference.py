@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  13b1ae4568bd6ea1
-#   text hash     cd01dbaf9f2c3bfe
+#   content hash  b2751ea49e1128c5
+#   text hash     0492657ed689958a
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

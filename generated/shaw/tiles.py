@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  13b1ae4568bd6ea1
-#   text hash     850d1fe5e8cc702b
+#   content hash  b2751ea49e1128c5
+#   text hash     3fcf36dd572629ab
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

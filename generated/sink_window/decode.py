@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  aff1fb9b061db34f
-#   text hash     00d6f1c63b609669
+#   content hash  4eb9cebd031b8f65
+#   text hash     1c89541dc8eb1393
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  aff1fb9b061db34f
-#   text hash     e3ba7f8958cffc8a
+#   content hash  4eb9cebd031b8f65
+#   text hash     1864061846d64371
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  aff1fb9b061db34f
-#   text hash     6f029011291b2d42
+#   content hash  4eb9cebd031b8f65
+#   text hash     276d6a0c8a58b21c
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

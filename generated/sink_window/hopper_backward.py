@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  aff1fb9b061db34f
-#   text hash     ffde1f6d6eb3ad50
+#   content hash  4eb9cebd031b8f65
+#   text hash     f68bc28db1063d89
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

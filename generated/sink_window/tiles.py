@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  aff1fb9b061db34f
-#   text hash     9eac88e53d927e33
+#   content hash  4eb9cebd031b8f65
+#   text hash     8a9e1f3dec5002db
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

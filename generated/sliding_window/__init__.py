@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9d1e03ef20e85f65
-#   text hash     4148a716b5622718
+#   content hash  c4b978a6fe5538c9
+#   text hash     a4423a1996872cb4
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9d1e03ef20e85f65
-#   text hash     99d09f2118ae8230
+#   content hash  c4b978a6fe5538c9
+#   text hash     fcfabf32bfc108dd
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9d1e03ef20e85f65
-#   text hash     9f603ed65ce32989
+#   content hash  c4b978a6fe5538c9
+#   text hash     3c3284eac9fde6aa
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9d1e03ef20e85f65
-#   text hash     ad693891b41d5e94
+#   content hash  c4b978a6fe5538c9
+#   text hash     87d0b08f5f980448
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

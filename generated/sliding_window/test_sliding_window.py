@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9d1e03ef20e85f65
-#   text hash     7405865ebdc2a14e
+#   content hash  c4b978a6fe5538c9
+#   text hash     5a07f4bad1fbd414
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

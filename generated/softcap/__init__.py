@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  16e76719e780578b
-#   text hash     6dd7c11f08831669
+#   content hash  0befa7aee3454e74
+#   text hash     f3d8c030d5ad5a5f
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  16e76719e780578b
-#   text hash     ec9ea4c75b929730
+#   content hash  0befa7aee3454e74
+#   text hash     9e74d67a87a58c77
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  16e76719e780578b
-#   text hash     59d5c7f696134530
+#   content hash  0befa7aee3454e74
+#   text hash     55b0ea58ea061856
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

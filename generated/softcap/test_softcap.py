@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  16e76719e780578b
-#   text hash     c9d2c5a2de700311
+#   content hash  0befa7aee3454e74
+#   text hash     b86d822cc9418006
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  16e76719e780578b
-#   text hash     cb211e3751e4fc86
+#   content hash  0befa7aee3454e74
+#   text hash     9c9dd5421b7f50bf
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -24,6 +24,8 @@ SPEC = "softcap"
 
 def register(name: str = f"attnforge_{SPEC}") -> str:
     """The name, once models may be given it as `attn_implementation`."""
+    if not isinstance(name, str):
+        raise TypeError(f"name: expected a string, got {name!r}")
     for word in ("flash", "sdpa", "flex", "eager", "/", "|"):
         if word in name:
             raise ValueError(f"name: {word!r} in it switches on other code of transformers, got {name!r}")
@@ -54,6 +56,9 @@ def attend(
     """
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
+    if sliding_window is None:
+        # some models have it in their mask alone
+        sliding_window = _window(attention_mask)
     if not is_causal:
         raise ValueError(f"{SPEC}: expected a causal layer, as the spec hides later keys; this one is not")
     if sliding_window is not None:
@@ -70,6 +75,10 @@ def attend(
         raise ValueError(f"{SPEC}: weights are never in memory: output_attentions needs eager")
     if kwargs.get("cache") is not None:
         raise ValueError(f"{SPEC}: pages of continuous batching need another attention")
+    if any(kwargs.get(name) is not None for name in ("indices", "block_indices")):
+        raise ValueError(f"{SPEC}: the layer picks keys for each query, the spec does not")
+    if kwargs.get("sinks") is not None:
+        raise ValueError(f"{SPEC}: the layer gives its sinks as `sinks`, which are read as s_aux alone")
     if kwargs.get("cu_seq_lens_q") is not None:
         raise ValueError(f"{SPEC}: cu_seq_lens_q packs sequences: this takes a spec with layout: packed")
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
@@ -118,13 +127,15 @@ def mask(
 ):
     """Where entries' keys begin and end, the first query's position, and how many keys there are with those of the queries.
 
-    int32 (B, 4, 1, 1); None where all line up.
+    int32 (B, 4, 1, 1), or (B, 4, 1, 1 + window); none of the four where all line up, and None without a window there.
 
-    The four axes are those of a mask, which models hand on unread. attention_mask (B, tokens so far) may be padded on
+    The axes are those of a mask, which models hand on unread. attention_mask (B, tokens so far) may be padded on
     either side, without holes.
     """
     if use_vmap:
         raise ValueError(f"{SPEC}: the model joins a mask of its own to the usual one; write it into the spec")
+    if local_size is not None and local_size == getattr(kwargs.get("config"), "attention_chunk_size", None):
+        raise ValueError(f"{SPEC}: the model has layers that see chunks of {local_size} keys, the spec does not")
     if mask_function is bidirectional_mask_function:
         raise ValueError(f"{SPEC}: the model asks for a mask that shows later keys, the spec hides them")
     wait = _may_wait(q_length, device)
@@ -134,10 +145,11 @@ def mask(
         _check((before | (local_size == 1)).all() & ~after.any(), told, wait)
     lined = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
     if lined and _is_full(attention_mask, kv_offset + kv_length, wait):
-        return None
+        none = torch.empty(batch_size, 0, 1, 1, dtype=torch.int32, device=device)
+        return None if local_size is None else _with_window(none, local_size)
     first, end = _keys(attention_mask, batch_size, kv_length, kv_offset, device, wait)
     start = q_offset - kv_offset - first
-    return _columns(first, end, start, start + q_length)
+    return _with_window(_columns(first, end, start, start + q_length), local_size)
 
 
 def _rows(attention_mask):
@@ -197,6 +209,22 @@ def _columns(*columns):
     return torch.stack(torch.broadcast_tensors(*columns)).to(torch.int32).T[:, :, None, None]
 
 
+def _with_window(columns, local_size):
+    """The same for layers with a window: their last axis has its size and one place more, and nothing else tells of it."""
+    return columns if local_size is None else columns.expand(-1, -1, -1, local_size + 1)
+
+
+def _window(attention_mask):
+    """The window of the layers that a mask was made for; None where they have none."""
+    return attention_mask.shape[-1] - 1 or None if _is_made(attention_mask) else None
+
+
+def _is_made(attention_mask):
+    """Whether `mask` made it."""
+    made = isinstance(attention_mask, torch.Tensor) and attention_mask.dtype == torch.int32
+    return made and attention_mask.dim() == 4 and attention_mask.shape[2] == 1
+
+
 LAST = {}  # the mask of the last call and its columns: layers hand on the same one
 
 
@@ -211,8 +239,7 @@ def _numbers(attention_mask):
 
 
 def _unbound(attention_mask):
-    made = isinstance(attention_mask, torch.Tensor) and attention_mask.dtype == torch.int32
-    if not made or attention_mask.dim() != 4 or attention_mask.shape[2:] != (1, 1):
+    if not _is_made(attention_mask):
         got = getattr(attention_mask, "shape", type(attention_mask).__name__)
         raise ValueError(f"{SPEC}: expected no ready mask, but a 2-D attention_mask of the model, got {got}")
     return tuple(x.contiguous() for x in attention_mask[:, :, 0, 0].unbind(1))

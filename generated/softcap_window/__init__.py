@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  682d18890463c3b5
-#   text hash     3da19bf6c0ea72c9
+#   content hash  dec46ed66704cf87
+#   text hash     898862c714d10854
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  682d18890463c3b5
-#   text hash     7d3ed50ee11c0f77
+#   content hash  dec46ed66704cf87
+#   text hash     ec3f7cca5ed82c45
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

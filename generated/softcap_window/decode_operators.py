@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  682d18890463c3b5
-#   text hash     d81d564dfb077d6b
+#   content hash  dec46ed66704cf87
+#   text hash     a4a9c3ffdb19d2c5
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  682d18890463c3b5
-#   text hash     c6b007e6e4047f8a
+#   content hash  dec46ed66704cf87
+#   text hash     3b3481e019d21623
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  682d18890463c3b5
-#   text hash     6fdf1a8ed4ae4410
+#   content hash  dec46ed66704cf87
+#   text hash     1a79fa6d9a3cf732
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c39631d3aa9a85b1
-#   text hash     93c86ba3c8d81a43
+#   content hash  48d3054a582ddf24
+#   text hash     d01c80e69b4dce31
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

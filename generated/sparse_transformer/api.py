@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c39631d3aa9a85b1
-#   text hash     c3fee9ce0248c176
+#   content hash  48d3054a582ddf24
+#   text hash     e9dede069ccb13ad
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

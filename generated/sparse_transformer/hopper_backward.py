@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c39631d3aa9a85b1
-#   text hash     86eaacd135058fa2
+#   content hash  48d3054a582ddf24
+#   text hash     c5ccabf10cb96ce8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c39631d3aa9a85b1
-#   text hash     4cebf2c9a17f7930
+#   content hash  48d3054a582ddf24
+#   text hash     f24b593f1bb1f243
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

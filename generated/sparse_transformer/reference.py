@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c39631d3aa9a85b1
-#   text hash     8a31907a72008958
+#   content hash  48d3054a582ddf24
+#   text hash     7269dd22d001a03e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  da83b20e6a98983e
-#   text hash     2d661bc8ce9c6861
+#   content hash  f8f0bad8f421fa54
+#   text hash     6a492e419d35ea9a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  da83b20e6a98983e
-#   text hash     66199aa0d16f8974
+#   content hash  f8f0bad8f421fa54
+#   text hash     24339b3c17503575
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

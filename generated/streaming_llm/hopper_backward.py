@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  da83b20e6a98983e
-#   text hash     9bd279b054a6615e
+#   content hash  f8f0bad8f421fa54
+#   text hash     f121b4e1f9ee0252
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  da83b20e6a98983e
-#   text hash     d2f379a32f6de0c3
+#   content hash  f8f0bad8f421fa54
+#   text hash     415b2093e4f64788
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

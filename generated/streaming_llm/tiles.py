@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  da83b20e6a98983e
-#   text hash     a2b8464d5bc0f659
+#   content hash  f8f0bad8f421fa54
+#   text hash     bf307fada22dea4e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  09208250906618d7
-#   text hash     9865ace648dd962f
+#   content hash  85ff131bcf1746f4
+#   text hash     bdbc21f7b9ad9fd5
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

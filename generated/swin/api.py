@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  09208250906618d7
-#   text hash     96889240c97b69d2
+#   content hash  85ff131bcf1746f4
+#   text hash     10097dc6f2df45a1
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  09208250906618d7
-#   text hash     4ad4b7cdf8d77a9c
+#   content hash  85ff131bcf1746f4
+#   text hash     6825dc821d490f61
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

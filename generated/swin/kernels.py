@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  09208250906618d7
-#   text hash     0d945baa45dad4a5
+#   content hash  85ff131bcf1746f4
+#   text hash     05a7b1e07091369d
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

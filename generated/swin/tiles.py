@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  09208250906618d7
-#   text hash     33611b8695b1a5eb
+#   content hash  85ff131bcf1746f4
+#   text hash     1cff82e4d7cab6bc
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1d1e7e738d2d1906
-#   text hash     b4c542b56f888f69
+#   content hash  6f461ca1c372bc95
+#   text hash     6a98c3149bb1593f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

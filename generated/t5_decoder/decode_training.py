@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1d1e7e738d2d1906
-#   text hash     2232bc43d936e022
+#   content hash  6f461ca1c372bc95
+#   text hash     25407afcab8127d0
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

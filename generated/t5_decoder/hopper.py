@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1d1e7e738d2d1906
-#   text hash     9eb2e00bdcbc62ca
+#   content hash  6f461ca1c372bc95
+#   text hash     6822a8bc345e9da4
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

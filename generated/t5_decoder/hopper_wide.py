@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1d1e7e738d2d1906
-#   text hash     9d8968e0d94827ff
+#   content hash  6f461ca1c372bc95
+#   text hash     b527ec4e50c2ae3d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

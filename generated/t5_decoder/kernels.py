@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1d1e7e738d2d1906
-#   text hash     97bdd3c2e4ec207a
+#   content hash  6f461ca1c372bc95
+#   text hash     4f72f5381ccb4e87
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3275c958712b49b5
-#   text hash     df9977a4be50ad7d
+#   content hash  3deea1bb8f81be58
+#   text hash     08708e301d4fc8eb
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

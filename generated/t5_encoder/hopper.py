@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3275c958712b49b5
-#   text hash     fe724e8d3f6dd923
+#   content hash  3deea1bb8f81be58
+#   text hash     0f54b75185a48192
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

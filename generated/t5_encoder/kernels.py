@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3275c958712b49b5
-#   text hash     0de12e8ff76ba20c
+#   content hash  3deea1bb8f81be58
+#   text hash     49a5df870dc698a5
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3275c958712b49b5
-#   text hash     9f009eafa6fc86cc
+#   content hash  3deea1bb8f81be58
+#   text hash     26c8670d30947476
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3275c958712b49b5
-#   text hash     86baafc9e746a4f9
+#   content hash  3deea1bb8f81be58
+#   text hash     629a96e0501aea39
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

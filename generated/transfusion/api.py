@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4fe5645db909a8b8
-#   text hash     fac8344d6f04220f
+#   content hash  e9f5a2edb1a90722
+#   text hash     5cbda1e536b799b2
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

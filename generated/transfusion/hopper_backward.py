@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4fe5645db909a8b8
-#   text hash     5434fbf031ae553b
+#   content hash  e9f5a2edb1a90722
+#   text hash     f15cabf60426dd7f
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

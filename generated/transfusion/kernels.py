@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4fe5645db909a8b8
-#   text hash     0f0e644ca86d3859
+#   content hash  e9f5a2edb1a90722
+#   text hash     a221614f4f75b62f
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4fe5645db909a8b8
-#   text hash     d9c7cbbfdc3311db
+#   content hash  e9f5a2edb1a90722
+#   text hash     134074b9096ec708
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4fe5645db909a8b8
-#   text hash     aab773766d540af3
+#   content hash  e9f5a2edb1a90722
+#   text hash     d1f933850ffa2c6b
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

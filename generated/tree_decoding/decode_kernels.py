@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8643db2fb13f7755
-#   text hash     ed4eb3a2655ba128
+#   content hash  f33791c0350a701f
+#   text hash     e806694907f6501b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

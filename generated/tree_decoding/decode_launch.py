@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8643db2fb13f7755
-#   text hash     db382687f7e65cab
+#   content hash  f33791c0350a701f
+#   text hash     5004c9b1d172ee30
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8643db2fb13f7755
-#   text hash     fa271b7a9317f9b5
+#   content hash  f33791c0350a701f
+#   text hash     b02f060e7f4edcb4
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8643db2fb13f7755
-#   text hash     22f2e5af1d877649
+#   content hash  f33791c0350a701f
+#   text hash     1b67bda52a8e9558
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

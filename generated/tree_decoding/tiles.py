@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8643db2fb13f7755
-#   text hash     0fb1b510906c817d
+#   content hash  f33791c0350a701f
+#   text hash     61ce952607a4a9cd
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -74,6 +74,10 @@ DECODERS = {
         WINDOW | {"query_pre_attn_scalar": 16, "layer_types": ["sliding_attention", "full_attention"]},
         config="Gemma3TextConfig",
     ),
+    # its window stands in its mask alone
+    "phimoe": Family(
+        "PhimoeForCausalLM", "runtime_window", WINDOW | {"num_local_experts": 2, "num_experts_per_tok": 2}
+    ),
     "gpt_oss": Family(
         "GptOssForCausalLM",
         "sink_window",
@@ -404,6 +408,10 @@ def state(*shape: int) -> torch.Tensor:
     return torch.zeros(shape)
 
 
+# what `mask` makes for layers with a window where nothing is padded
+WINDOWED = torch.empty(1, 0, 1, 8, dtype=torch.int32)
+
+
 def attend(module: ModuleType, *, causal: bool = True, mask: object = None, **given: Any) -> None:
     """Calls a spec's attention as a layer does."""
     q = state(1, 2, 4, 16)
@@ -429,6 +437,12 @@ def attend(module: ModuleType, *, causal: bool = True, mask: object = None, **gi
         ("causal", {"dropout": 0.1}, "causal: the layer drops a share 0.1 of the weights, the spec none"),
         ("causal", {"output_attentions": True}, "output_attentions needs eager"),
         ("causal", {"cache": object()}, "pages of continuous batching need another attention"),
+        ("causal", {"indices": state(1, 4, 2)}, "causal: the layer picks keys for each query, the spec does not"),
+        ("causal", {"block_indices": state(1, 4, 2)}, "causal: the layer picks keys for each query"),
+        ("sink_window", {"s_aux": state(2), "sliding_window": 128, "sinks": state(2)}, "the layer gives its sinks as"),
+        ("causal", {"mask": WINDOWED}, "causal: the layer has a window of 7 keys, the spec none"),
+        ("sliding_window", {"mask": WINDOWED}, "the spec has a window of 1024 keys, the layer one of 7"),
+        ("packed_causal", {"mask": (None, None, 7)}, "packed_causal: the layer has a window of 7 keys, the spec none"),
         ("causal", {"cu_seq_lens_q": state(2)}, "causal: cu_seq_lens_q packs sequences"),
         ("causal", {"mask": state(1, 1, 4, 4)}, r"expected no ready mask, .* got torch.Size\(\[1, 1, 4, 4\]\)"),
         ("causal", {"mask": state(1, 4)}, "expected no ready mask, but a 2-D attention_mask of the model"),
@@ -445,6 +459,7 @@ def test_what_a_layer_says_and_the_spec_does_not_is_refused(
 BATCH: dict[str, Any] = {"batch_size": 2, "q_length": 6, "kv_length": 6}
 ALL = {"mask_function": masking.bidirectional_mask_function}
 BLOCKS = masking.blockwise_overlay(torch.tensor([[-1, 0, 0, -1, 1, 1]] * 2))
+CHUNKS = {"local_size": 4, "config": SimpleNamespace(attention_chunk_size=4)}
 
 
 @pytest.mark.parametrize(
@@ -477,6 +492,8 @@ BLOCKS = masking.blockwise_overlay(torch.tensor([[-1, 0, 0, -1, 1, 1]] * 2))
         ("packed_causal", {"attention_mask": torch.ones(2, 6).bool()}, "packed_causal: padding takes a spec of the"),
         ("packed_full", {"attention_mask": torch.ones(2, 6).bool()} | ALL, "packed_full: padding takes a spec of the"),
         ("packed_full", {}, "packed_full: the model asks for a mask that hides keys"),
+        ("causal", CHUNKS | {"q_length": 1, "q_offset": 5}, "causal: the model has layers that see chunks of 4 keys"),
+        ("packed_causal", CHUNKS, "packed_causal: the model has layers that see chunks of 4 keys"),
         ("packed_causal", {"q_offset": 3, "kv_length": 9}, "packed_causal: a cache takes a spec of the dense layout"),
         (
             "packed_causal",
@@ -539,6 +556,8 @@ def test_nothing_is_counted_where_all_lines_up(module: Callable[..., ModuleType]
     assert module("full").mask(**BATCH, **encoder) is None
     assert module("prefix_lm").mask(**BATCH, **encoder)[..., 0, 0].tolist() == [[6], [6]]
     assert mask(2, 1, 6, q_offset=5) is None
+    # but for a window, which layers may know from there alone
+    assert mask(**BATCH, local_size=4).shape == (2, 0, 1, 5)
     # what a mask leaves out is padding, as in other attention of the library
     made = mask(2, 2, 6, q_offset=4, attention_mask=torch.ones(2, 2).bool())
     assert made[..., 0, 0].tolist() == [[0, 2, 4, 6], [0, 2, 4, 6]]

@@ -35,6 +35,7 @@ class Transformers:
     moves: bool  # whether keys may be counted from anywhere
     operands: str
     result: str
+    windows: bool  # whether models may ask for masks that hide early keys
     rotates: bool  # whether q and k may be rotated inside of attention
     decodes: bool  # whether few new tokens may look at a cache by `attend_with_cache`
     by_row: bool  # whether that counts some input's keys from a sequence's first one, and `attention` from row 0
@@ -55,6 +56,7 @@ def build(spec: Spec, arguments: Sequence[Argument]) -> Transformers:
         spec.layers.moves,
         "x.transpose(1, 2).flatten(0, 1)" if spec.packed else "x.transpose(1, 2)",
         "out.unflatten(0, query.shape[:3:2])" if spec.packed else "out",
+        spec.layers.seen != "all",
         spec.rope is not None,
         "decode" in spec.exports,
         any(x.per_key and not PAGED.holds(x) for x in spec.inputs),
@@ -98,6 +100,11 @@ def _checks(spec: Spec) -> Iterator[Check]:
         yield Check("dropout", "the layer drops a share {dropout} of the weights, the spec none")
     yield Check('kwargs.get("output_attentions")', "weights are never in memory: output_attentions needs eager")
     yield Check('kwargs.get("cache") is not None', "pages of continuous batching need another attention")
+    picked = 'any(kwargs.get(name) is not None for name in ("indices", "block_indices"))'
+    yield Check(picked, "the layer picks keys for each query, the spec does not")
+    yield Check(
+        'kwargs.get("sinks") is not None', "the layer gives its sinks as `sinks`, which are read as s_aux alone"
+    )
     if not spec.packed:
         cut = 'kwargs.get("cu_seq_lens_q") is not None'
         yield Check(cut, "cu_seq_lens_q packs sequences: this takes a spec with layout: packed")

@@ -2,7 +2,7 @@
 #
 #   made from     specs/packed_causal.yaml
 #   content hash  8e87c59a7eb86d99
-#   text hash     e642ad7fac2605ca
+#   text hash     53c583f493b5c264
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -76,7 +76,7 @@ def attend(
     if any(kwargs.get(name) is not None for name in ("indices", "block_indices")):
         raise ValueError(f"{SPEC}: the layer picks keys for each query, the spec does not")
     if kwargs.get("sinks") is not None:
-        raise ValueError(f"{SPEC}: the layer gives its sinks as `sinks`, which are read as s_aux alone")
+        raise ValueError(f"{SPEC}: the layer gives its sinks as `sinks`, they are read as s_aux alone")
     q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
     rows = _rows(attention_mask, query, key, kwargs)
     given = dict(scale=scaling)

@@ -2,7 +2,7 @@
 #
 #   made from     specs/packed_full.yaml
 #   content hash  7ffa5bf481d74fdf
-#   text hash     874e4a9bb060d69f
+#   text hash     4d8b432e44c41ee1
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -73,7 +73,7 @@ def attend(
     if any(kwargs.get(name) is not None for name in ("indices", "block_indices")):
         raise ValueError(f"{SPEC}: the layer picks keys for each query, the spec does not")
     if kwargs.get("sinks") is not None:
-        raise ValueError(f"{SPEC}: the layer gives its sinks as `sinks`, which are read as s_aux alone")
+        raise ValueError(f"{SPEC}: the layer gives its sinks as `sinks`, they are read as s_aux alone")
     q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
     rows = _cuts(attention_mask, query, key, kwargs)
     given = dict(scale=scaling)

@@ -2,7 +2,7 @@
 #
 #   made from     specs/packed_rope.yaml
 #   content hash  5625548aae938d35
-#   text hash     49a0aa4dbee729fa
+#   text hash     ada85a6950262edf
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -82,7 +82,7 @@ def attend(
     if any(kwargs.get(name) is not None for name in ("indices", "block_indices")):
         raise ValueError(f"{SPEC}: the layer picks keys for each query, the spec does not")
     if kwargs.get("sinks") is not None:
-        raise ValueError(f"{SPEC}: the layer gives its sinks as `sinks`, which are read as s_aux alone")
+        raise ValueError(f"{SPEC}: the layer gives its sinks as `sinks`, they are read as s_aux alone")
     cos, sin, positions = _unrotated(query) if angles is None else angles
     q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
     rows = _rows(attention_mask, query, key, kwargs)

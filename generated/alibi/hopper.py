@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  657d43d228a6815e
-#   text hash     5ccca5104a665a57
+#   content hash  cd468c69320139fc
+#   text hash     7d2e45e8b9822f96
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  657d43d228a6815e
-#   text hash     cf4784d915b0d082
+#   content hash  cd468c69320139fc
+#   text hash     eeaf7bac1fd8c7ec
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

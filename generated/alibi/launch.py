@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  657d43d228a6815e
-#   text hash     5b3b679a181de154
+#   content hash  cd468c69320139fc
+#   text hash     c15fdfbff769f041
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  657d43d228a6815e
-#   text hash     432030f25e33eb67
+#   content hash  cd468c69320139fc
+#   text hash     0162c3da2570723f
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

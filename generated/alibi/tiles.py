@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  657d43d228a6815e
-#   text hash     e6777cd439c9d119
+#   content hash  cd468c69320139fc
+#   text hash     b3d6664530207ed3
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

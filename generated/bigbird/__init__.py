@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  938563f5ab31f847
-#   text hash     2116b0498e016e30
+#   content hash  b15e505e58473841
+#   text hash     f0c82555d5e0ab2e
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  938563f5ab31f847
-#   text hash     5c1c11e0e0c999c7
+#   content hash  b15e505e58473841
+#   text hash     0d32c723c8784f4f
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

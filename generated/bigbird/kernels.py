@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  938563f5ab31f847
-#   text hash     5e9d74ac62bd1cd2
+#   content hash  b15e505e58473841
+#   text hash     9600ed5653e36960
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  938563f5ab31f847
-#   text hash     41c46ecdb5c94042
+#   content hash  b15e505e58473841
+#   text hash     f3b51c5f64dc511a
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  938563f5ab31f847
-#   text hash     ebf95ac9697dfcf4
+#   content hash  b15e505e58473841
+#   text hash     3ddece5c5c056093
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  be3602ae89f068d9
-#   text hash     e8fcbef64c08a813
+#   content hash  b56ca1f3f7d72789
+#   text hash     9499ac02c58be175
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  be3602ae89f068d9
-#   text hash     4a371c48757767ca
+#   content hash  b56ca1f3f7d72789
+#   text hash     d099a8f4b221e67f
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  be3602ae89f068d9
-#   text hash     9f9b6a3110c9c90d
+#   content hash  b56ca1f3f7d72789
+#   text hash     da9ec7ef1dbef444
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  be3602ae89f068d9
-#   text hash     6e32824880f18dff
+#   content hash  b56ca1f3f7d72789
+#   text hash     2d0db9c7a1e6a765
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

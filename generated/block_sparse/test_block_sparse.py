@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  be3602ae89f068d9
-#   text hash     161d20d22fa573e3
+#   content hash  b56ca1f3f7d72789
+#   text hash     d0f3f4e709fbd9ec
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b6cbeb505a578b54
-#   text hash     2122ac5dc058502f
+#   content hash  02dae7f7c27ce7de
+#   text hash     aa1babf4b959d6c0
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

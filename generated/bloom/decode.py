@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b6cbeb505a578b54
-#   text hash     64b67d0b520cf224
+#   content hash  02dae7f7c27ce7de
+#   text hash     392e71b0cde529d8
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

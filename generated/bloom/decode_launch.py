@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b6cbeb505a578b54
-#   text hash     b3cf4630b845a5a3
+#   content hash  02dae7f7c27ce7de
+#   text hash     c4af627184da439d
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b6cbeb505a578b54
-#   text hash     b8cd0d6831c0eceb
+#   content hash  02dae7f7c27ce7de
+#   text hash     d581087bb28167be
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

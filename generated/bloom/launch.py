@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b6cbeb505a578b54
-#   text hash     3f288c560f06fd96
+#   content hash  02dae7f7c27ce7de
+#   text hash     df7d2bd373a5eec2
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  042a662001fc261f
-#   text hash     6b71b75ebc4f454a
+#   content hash  c75a67f40c109f4d
+#   text hash     a6587c58abeaea21
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

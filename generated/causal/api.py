@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  042a662001fc261f
-#   text hash     05391770e280253e
+#   content hash  c75a67f40c109f4d
+#   text hash     8d9b4c08d8aa717f
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

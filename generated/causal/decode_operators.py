@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  042a662001fc261f
-#   text hash     e343c4dc0c6b7610
+#   content hash  c75a67f40c109f4d
+#   text hash     aa034fcb373ca4f6
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  042a662001fc261f
-#   text hash     44c843484f693198
+#   content hash  c75a67f40c109f4d
+#   text hash     bbe719ecf4d52232
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  042a662001fc261f
-#   text hash     b6f8466f2dc8f4e2
+#   content hash  c75a67f40c109f4d
+#   text hash     b130fb009469dd98
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  042a662001fc261f
-#   text hash     257330cc172eb4ae
+#   content hash  c75a67f40c109f4d
+#   text hash     895353e83df37b2f
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  830e311b6ccfb0ce
-#   text hash     7a3ef21b28796ce6
+#   content hash  bdfb3bce3a8a1bd5
+#   text hash     df91a3c7f6e8b0cf
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

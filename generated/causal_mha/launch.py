@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  830e311b6ccfb0ce
-#   text hash     f2cd276f2870417b
+#   content hash  bdfb3bce3a8a1bd5
+#   text hash     114c6ce990c7b08f
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  830e311b6ccfb0ce
-#   text hash     aaa87c78db12cc57
+#   content hash  bdfb3bce3a8a1bd5
+#   text hash     611e6359de911887
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

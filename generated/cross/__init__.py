@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  888a61fcfee5b45e
-#   text hash     d821434f9edb4277
+#   content hash  445700408f58ad29
+#   text hash     e78bce228549b74e
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

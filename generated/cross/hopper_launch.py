@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  888a61fcfee5b45e
-#   text hash     af4503ea16f00d00
+#   content hash  445700408f58ad29
+#   text hash     a17d831acfea95dd
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

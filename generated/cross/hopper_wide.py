@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  888a61fcfee5b45e
-#   text hash     c4027d8086666eb2
+#   content hash  445700408f58ad29
+#   text hash     ce99e2768f0e52d7
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

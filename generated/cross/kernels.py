@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  888a61fcfee5b45e
-#   text hash     c8af3a9101b7bd5a
+#   content hash  445700408f58ad29
+#   text hash     2cb1e6539f4c402f
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  888a61fcfee5b45e
-#   text hash     98dfbf3e3726c38e
+#   content hash  445700408f58ad29
+#   text hash     9fead8907f8344ec
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

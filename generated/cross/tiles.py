@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  888a61fcfee5b45e
-#   text hash     17f6704a14fbc3ee
+#   content hash  445700408f58ad29
+#   text hash     8792b956d24fc596
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  aeeeb809662b4d26
-#   text hash     16fd51ffb7cb723c
+#   content hash  c42fdc716ba391b0
+#   text hash     b4ac8deeb7d23903
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  aeeeb809662b4d26
-#   text hash     e54d962e8578a300
+#   content hash  c42fdc716ba391b0
+#   text hash     bac1e86772e7fa60
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

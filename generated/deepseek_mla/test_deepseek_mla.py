@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  aeeeb809662b4d26
-#   text hash     ac69b7fc4a30772d
+#   content hash  c42fdc716ba391b0
+#   text hash     b83ba3d1d0a80f99
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

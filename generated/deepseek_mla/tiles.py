@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  aeeeb809662b4d26
-#   text hash     9e1c71a8ff2c90d7
+#   content hash  c42fdc716ba391b0
+#   text hash     b2a1667daca25123
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

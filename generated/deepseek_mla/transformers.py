@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  aeeeb809662b4d26
-#   text hash     6ba30288819c2f15
+#   content hash  c42fdc716ba391b0
+#   text hash     7db585c9ad2377ef
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  138df8d4134de782
-#   text hash     c8a0b405233a76cc
+#   content hash  c8e06957d5fb28af
+#   text hash     46afbff08ef70b92
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

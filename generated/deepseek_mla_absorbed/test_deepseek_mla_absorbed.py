@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  138df8d4134de782
-#   text hash     ac4e9c6425b8bfd6
+#   content hash  c8e06957d5fb28af
+#   text hash     815e5c60eb3bc117
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

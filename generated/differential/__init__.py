@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6b7a7dc13005929a
-#   text hash     ed6ea98073cc875d
+#   content hash  0c430ce570b58471
+#   text hash     4ecd8269d411a815
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6b7a7dc13005929a
-#   text hash     53b939c48701f771
+#   content hash  0c430ce570b58471
+#   text hash     13433f2c0877bd02
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

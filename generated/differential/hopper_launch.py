@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6b7a7dc13005929a
-#   text hash     5f97c23018d1a4c7
+#   content hash  0c430ce570b58471
+#   text hash     ee1563cd63c0eb1f
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6b7a7dc13005929a
-#   text hash     389495c6e6ceb9ec
+#   content hash  0c430ce570b58471
+#   text hash     d502d3fa7fe72faa
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6b7a7dc13005929a
-#   text hash     35b94dd7c7eace82
+#   content hash  0c430ce570b58471
+#   text hash     eb359782d1aa1684
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

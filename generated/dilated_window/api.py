@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4d695ab83117b038
-#   text hash     ec977cbe32575ecf
+#   content hash  e11045724688e9c4
+#   text hash     0a0ec2e1d1796c5c
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

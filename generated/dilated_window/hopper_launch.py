@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4d695ab83117b038
-#   text hash     e9d3f5141325dd86
+#   content hash  e11045724688e9c4
+#   text hash     60dd00e008429b77
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

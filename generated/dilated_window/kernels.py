@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4d695ab83117b038
-#   text hash     2056475223a69f5e
+#   content hash  e11045724688e9c4
+#   text hash     82d195603fc2a0e8
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4d695ab83117b038
-#   text hash     53c44b7edcb5705b
+#   content hash  e11045724688e9c4
+#   text hash     89d890aabcac28f1
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4d695ab83117b038
-#   text hash     5310abb8ee12d842
+#   content hash  e11045724688e9c4
+#   text hash     b1eb8110791d2b8b
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

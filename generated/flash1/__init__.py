@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  abd5f3bf56692a6a
-#   text hash     5b0dc401e2c95e5b
+#   content hash  3eae0565b0224a31
+#   text hash     7e8876f40af69443
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  abd5f3bf56692a6a
-#   text hash     a1391ee09f148383
+#   content hash  3eae0565b0224a31
+#   text hash     64edd23b237c4ace
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

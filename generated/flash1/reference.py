@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  abd5f3bf56692a6a
-#   text hash     cf30b9436776c057
+#   content hash  3eae0565b0224a31
+#   text hash     4bd369ea445b5437
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

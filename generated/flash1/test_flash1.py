@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  abd5f3bf56692a6a
-#   text hash     31037dd1a5fb561e
+#   content hash  3eae0565b0224a31
+#   text hash     d9148c86c84d0ad1
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  abd5f3bf56692a6a
-#   text hash     c8f93d9c194cf334
+#   content hash  3eae0565b0224a31
+#   text hash     23ab7ce54b98883e
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

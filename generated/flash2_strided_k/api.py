@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2fdf0f3253eb9ff1
-#   text hash     daa117447702bf63
+#   content hash  01b9f82e760a7994
+#   text hash     70d3bb287e4a230d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

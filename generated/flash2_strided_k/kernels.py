@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2fdf0f3253eb9ff1
-#   text hash     312965937b3f2a9f
+#   content hash  01b9f82e760a7994
+#   text hash     2e069eaad2a3fae3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

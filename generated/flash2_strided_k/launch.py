@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2fdf0f3253eb9ff1
-#   text hash     dd0c4f7667d6963f
+#   content hash  01b9f82e760a7994
+#   text hash     2eada914c7732e29
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2fdf0f3253eb9ff1
-#   text hash     63248d54649b9e7e
+#   content hash  01b9f82e760a7994
+#   text hash     a0c9c454bff74e75
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

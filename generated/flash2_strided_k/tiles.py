@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2fdf0f3253eb9ff1
-#   text hash     91156c380d761b7e
+#   content hash  01b9f82e760a7994
+#   text hash     f59dfb1df761a481
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

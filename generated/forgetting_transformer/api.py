@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a6b9f69d018053dc
-#   text hash     c9f09fd440b22635
+#   content hash  861a5d44bf95f6c9
+#   text hash     6c35fbb845cf55fb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a6b9f69d018053dc
-#   text hash     fb32a6a8edc87549
+#   content hash  861a5d44bf95f6c9
+#   text hash     bf625c53dd6a8265
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a6b9f69d018053dc
-#   text hash     aa666dba80cd5aa8
+#   content hash  861a5d44bf95f6c9
+#   text hash     2131d69c6163415e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a6b9f69d018053dc
-#   text hash     fa9ef38ba81a5703
+#   content hash  861a5d44bf95f6c9
+#   text hash     7b8b06681c17bd9d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

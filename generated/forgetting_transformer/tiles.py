@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a6b9f69d018053dc
-#   text hash     8fdd4c2d107e6595
+#   content hash  861a5d44bf95f6c9
+#   text hash     f7cf682302c3f55f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

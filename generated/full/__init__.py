@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  57404093b841d6c0
-#   text hash     dd834c8e525f8227
+#   content hash  1eee1b89556c1a3c
+#   text hash     9453359a0ce3c4ea
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

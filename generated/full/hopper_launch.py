@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  57404093b841d6c0
-#   text hash     75153b397c8c642a
+#   content hash  1eee1b89556c1a3c
+#   text hash     49715d00da5f7182
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

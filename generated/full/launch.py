@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  57404093b841d6c0
-#   text hash     bc7409800bad0a29
+#   content hash  1eee1b89556c1a3c
+#   text hash     c10fe6c076f46ff2
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

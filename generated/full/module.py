@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  57404093b841d6c0
-#   text hash     4553c45843fd63ca
+#   content hash  1eee1b89556c1a3c
+#   text hash     6348bb90f1e11ab8
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

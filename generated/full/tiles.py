@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  57404093b841d6c0
-#   text hash     3bf64e439c211796
+#   content hash  1eee1b89556c1a3c
+#   text hash     00383872230624ce
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  57404093b841d6c0
-#   text hash     4184eb681833af24
+#   content hash  1eee1b89556c1a3c
+#   text hash     2a56046613fcdb3b
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

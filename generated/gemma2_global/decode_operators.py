@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  aaff6f630d169f37
-#   text hash     6f6be970838d4a5d
+#   content hash  7ad35126610a6cc3
+#   text hash     030eba01a97ffb00
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  aaff6f630d169f37
-#   text hash     d0ceaee153190d9c
+#   content hash  7ad35126610a6cc3
+#   text hash     910c795ed09000fc
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  aaff6f630d169f37
-#   text hash     1283e3e35bbec127
+#   content hash  7ad35126610a6cc3
+#   text hash     7aef1686cdca0f6c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  aaff6f630d169f37
-#   text hash     cba4141f03e268e0
+#   content hash  7ad35126610a6cc3
+#   text hash     b16f4bf61bacce39
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

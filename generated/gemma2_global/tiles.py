@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  aaff6f630d169f37
-#   text hash     feb5820f967236cc
+#   content hash  7ad35126610a6cc3
+#   text hash     f468ee0f932d5bc5
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  144518b24216be4b
-#   text hash     6f1b272f2d10b575
+#   content hash  5b23d34833739ef8
+#   text hash     1dd93139c52efdcb
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  144518b24216be4b
-#   text hash     a96b95411ed0fbb0
+#   content hash  5b23d34833739ef8
+#   text hash     956626381be63f9a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

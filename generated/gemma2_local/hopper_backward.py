@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  144518b24216be4b
-#   text hash     d4a610fc4c0cf3f4
+#   content hash  5b23d34833739ef8
+#   text hash     99829c7bcc2d6b12
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  144518b24216be4b
-#   text hash     3e3cab45fb8ebf9d
+#   content hash  5b23d34833739ef8
+#   text hash     fd622f190f0864db
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  144518b24216be4b
-#   text hash     0a9b1e70affa3eaa
+#   content hash  5b23d34833739ef8
+#   text hash     c6d232fdec20dcbb
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7d34c9d4aa742ee8
-#   text hash     3de00c2dc2824f92
+#   content hash  a29511b0b0ca6afe
+#   text hash     6a34aea29c08ddac
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7d34c9d4aa742ee8
-#   text hash     6ca4e5af113e13d5
+#   content hash  a29511b0b0ca6afe
+#   text hash     4506f1e73966ccd9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

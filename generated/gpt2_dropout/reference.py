@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7d34c9d4aa742ee8
-#   text hash     e71aa1391dd96efb
+#   content hash  a29511b0b0ca6afe
+#   text hash     d1d54e3fb79088db
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

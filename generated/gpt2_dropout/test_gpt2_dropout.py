@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7d34c9d4aa742ee8
-#   text hash     6eac9e38aeea9b58
+#   content hash  a29511b0b0ca6afe
+#   text hash     b9317ef4502dd50d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

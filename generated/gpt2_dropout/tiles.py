@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7d34c9d4aa742ee8
-#   text hash     69e8e1eaa986551c
+#   content hash  a29511b0b0ca6afe
+#   text hash     4a11a39fba463cea
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

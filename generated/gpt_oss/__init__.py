@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ea679611eb6b8e7b
-#   text hash     fd3325d3be19091c
+#   content hash  673cf2647ea645df
+#   text hash     8f089b6745de730e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

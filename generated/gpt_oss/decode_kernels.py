@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ea679611eb6b8e7b
-#   text hash     9806566f39686113
+#   content hash  673cf2647ea645df
+#   text hash     6e06667e4e40a071
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

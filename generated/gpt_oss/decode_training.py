@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ea679611eb6b8e7b
-#   text hash     3f9b43ac85111a8a
+#   content hash  673cf2647ea645df
+#   text hash     358dba68ab96b3e6
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ea679611eb6b8e7b
-#   text hash     4707e839611ae558
+#   content hash  673cf2647ea645df
+#   text hash     9bfeabe25e7f2b7c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

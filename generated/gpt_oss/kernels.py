@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ea679611eb6b8e7b
-#   text hash     194c89203e06a0c3
+#   content hash  673cf2647ea645df
+#   text hash     6844dd715f2011f4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

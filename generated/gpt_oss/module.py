@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ea679611eb6b8e7b
-#   text hash     d8ad6effaa9dbb00
+#   content hash  673cf2647ea645df
+#   text hash     74b9c019754523c6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -127,13 +127,18 @@ class Attention(torch.nn.Module):
     def _tables(self, count):
         """The layer's own tables, with angles of at least so many positions."""
         if self.cos.shape[0] < count:
-            self.cos, self.sin = self.angles(max(count, 2 * self.cos.shape[0]))
+            self._make_tables(max(count, 2 * self.cos.shape[0]))
         return self.cos, self.sin
+
+    def _make_tables(self, count):
+        """Tables of so many positions; a layer that made them in inference mode could not be trained any more."""
+        with torch.inference_mode(False):
+            self.cos, self.sin = self.angles(count)
 
     def _apply(self, fn, recurse=True):
         """Moves the module; tables stay float32, and have values where parameters have none yet."""
         super()._apply(fn, recurse)
-        self.cos, self.sin = self.angles(self.cos.shape[0])
+        self._make_tables(self.cos.shape[0])
         return self
 
     def new_cache(self, batch: int, size: int, dtype: torch.dtype | None = None) -> Cache:

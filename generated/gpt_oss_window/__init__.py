@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8309040a7986e46a
-#   text hash     f54c0d774a7b1974
+#   content hash  afb4e2547b6ac21c
+#   text hash     981e5a8ac3b6abd9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8309040a7986e46a
-#   text hash     6a81acd31fef2da7
+#   content hash  afb4e2547b6ac21c
+#   text hash     93ba24ac6ee0285f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8309040a7986e46a
-#   text hash     e36ce4aeaa1130b6
+#   content hash  afb4e2547b6ac21c
+#   text hash     7f986f54eabea670
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

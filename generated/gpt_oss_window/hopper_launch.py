@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8309040a7986e46a
-#   text hash     672f620ab00091b1
+#   content hash  afb4e2547b6ac21c
+#   text hash     d0faa34ebbf25911
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

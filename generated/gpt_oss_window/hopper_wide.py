@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8309040a7986e46a
-#   text hash     4292835faf77e43d
+#   content hash  afb4e2547b6ac21c
+#   text hash     fb4931af9dcccb0e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d0511017448a49d6
-#   text hash     842d2eadcb506096
+#   content hash  332df156a5056c93
+#   text hash     70612ed47cf1112b
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

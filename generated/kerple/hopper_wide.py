@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d0511017448a49d6
-#   text hash     1ecc927c618b37fe
+#   content hash  332df156a5056c93
+#   text hash     ce1f92ae35c998c2
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

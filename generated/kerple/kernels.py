@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d0511017448a49d6
-#   text hash     3a93655501d94e89
+#   content hash  332df156a5056c93
+#   text hash     12321f85848ad3e7
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d0511017448a49d6
-#   text hash     8458e73293f29273
+#   content hash  332df156a5056c93
+#   text hash     f5ec56cf7ec07cdc
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d0511017448a49d6
-#   text hash     8cb33deacba0f40d
+#   content hash  332df156a5056c93
+#   text hash     39aaffdd086b6259
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e6961810818f9d9b
-#   text hash     416e68e534925104
+#   content hash  efc2d781b4959cc9
+#   text hash     5978ac10c232980c
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

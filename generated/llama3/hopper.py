@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e6961810818f9d9b
-#   text hash     0606b11f6ff163e9
+#   content hash  efc2d781b4959cc9
+#   text hash     d6df484b92c9f6df
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e6961810818f9d9b
-#   text hash     f436b73495d625ad
+#   content hash  efc2d781b4959cc9
+#   text hash     26c3451c7a5817a2
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

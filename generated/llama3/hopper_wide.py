@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e6961810818f9d9b
-#   text hash     b9ff05b05f2f4e81
+#   content hash  efc2d781b4959cc9
+#   text hash     b94efd33f99b3a49
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

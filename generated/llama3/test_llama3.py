@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e6961810818f9d9b
-#   text hash     56b7ae937df27ce7
+#   content hash  efc2d781b4959cc9
+#   text hash     e83bc9589393cc0b
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

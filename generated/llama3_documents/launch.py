@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  de3425e53c531d70
-#   text hash     09cb54186861c74c
+#   content hash  0aa4256b4a089432
+#   text hash     61a25fd89ac33cba
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

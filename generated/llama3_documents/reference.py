@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  de3425e53c531d70
-#   text hash     3f07ee4d376358f4
+#   content hash  0aa4256b4a089432
+#   text hash     3c4b13e8fdc97dac
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  de3425e53c531d70
-#   text hash     61f50a235dead3ac
+#   content hash  0aa4256b4a089432
+#   text hash     0b9778a9f5836917
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  de3425e53c531d70
-#   text hash     eb52257848881586
+#   content hash  0aa4256b4a089432
+#   text hash     9663e802b7364ad8
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

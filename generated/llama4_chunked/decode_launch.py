@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  be2bd09d112a8653
-#   text hash     6be5a3b8c94ab0f4
+#   content hash  e101cdf4124d3bc0
+#   text hash     a660004c9ad31e4f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

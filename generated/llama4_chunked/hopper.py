@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  be2bd09d112a8653
-#   text hash     724fbb5ae32b79f6
+#   content hash  e101cdf4124d3bc0
+#   text hash     1d618bcf53c527bd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  be2bd09d112a8653
-#   text hash     a65b017dd2586bc1
+#   content hash  e101cdf4124d3bc0
+#   text hash     4fe85b1c041daf3e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

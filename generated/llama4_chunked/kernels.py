@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  be2bd09d112a8653
-#   text hash     443837a7fd67f19b
+#   content hash  e101cdf4124d3bc0
+#   text hash     ef758575fc89bc2b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

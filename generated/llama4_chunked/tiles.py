@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  be2bd09d112a8653
-#   text hash     3e6362e5a1ba321d
+#   content hash  e101cdf4124d3bc0
+#   text hash     2191984b1e31da3f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5d493bc04abc447f
-#   text hash     8e0fcdf7049334f7
+#   content hash  49e591a105ded0c1
+#   text hash     f04754bf5dcd02d5
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

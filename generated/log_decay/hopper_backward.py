@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5d493bc04abc447f
-#   text hash     6fe3b8d386104d5c
+#   content hash  49e591a105ded0c1
+#   text hash     29a3976a7b1eb52e
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5d493bc04abc447f
-#   text hash     d755e9e9a1891122
+#   content hash  49e591a105ded0c1
+#   text hash     bc1ea1190369e8d9
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5d493bc04abc447f
-#   text hash     54c2b8b81bdbbf4a
+#   content hash  49e591a105ded0c1
+#   text hash     53e2dc0854f9fe57
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

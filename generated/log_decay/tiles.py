@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5d493bc04abc447f
-#   text hash     1bd14bb82d02d2aa
+#   content hash  49e591a105ded0c1
+#   text hash     24274c1d782699bb
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  61d18f0b1a2ed459
-#   text hash     e14d2ce9eb59ff69
+#   content hash  a8c061ef7bc5068b
+#   text hash     9570678987280300
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  61d18f0b1a2ed459
-#   text hash     5199c6be0b42980e
+#   content hash  a8c061ef7bc5068b
+#   text hash     30c126012e59b6fc
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

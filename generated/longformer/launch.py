@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  61d18f0b1a2ed459
-#   text hash     40c973d957a15f6c
+#   content hash  a8c061ef7bc5068b
+#   text hash     ab0f2c87286b8716
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  61d18f0b1a2ed459
-#   text hash     e0f16d8c8896213a
+#   content hash  a8c061ef7bc5068b
+#   text hash     be0fb9139b52cd9f
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

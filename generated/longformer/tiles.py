@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  61d18f0b1a2ed459
-#   text hash     2457f0ff0cfe670c
+#   content hash  a8c061ef7bc5068b
+#   text hash     f1d7c1c771f8229d
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4dd5d7a1ab516601
-#   text hash     93b612156bfa4080
+#   content hash  b56c88c7c7411015
+#   text hash     ba9f693175c4c539
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4dd5d7a1ab516601
-#   text hash     72b907017a1965f8
+#   content hash  b56c88c7c7411015
+#   text hash     df41508d2ba3202a
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4dd5d7a1ab516601
-#   text hash     9c440b2099bfd6e2
+#   content hash  b56c88c7c7411015
+#   text hash     be892f9e8354e267
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4dd5d7a1ab516601
-#   text hash     09a3aa9f05eeb40f
+#   content hash  b56c88c7c7411015
+#   text hash     dea41ac61e068928
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

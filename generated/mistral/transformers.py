@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4dd5d7a1ab516601
-#   text hash     e4ecf767272ca19d
+#   content hash  b56c88c7c7411015
+#   text hash     99dc006d58e89c77
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

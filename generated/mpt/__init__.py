@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  63a2ab49070e0fb8
-#   text hash     3bd58d3300de8490
+#   content hash  dae6106057022404
+#   text hash     1852f1bb3efa7fbc
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

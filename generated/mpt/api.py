@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  63a2ab49070e0fb8
-#   text hash     87f50709dc159b97
+#   content hash  dae6106057022404
+#   text hash     59d9f1bfc987ef87
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

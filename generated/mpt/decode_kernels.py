@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  63a2ab49070e0fb8
-#   text hash     19844542bfd50694
+#   content hash  dae6106057022404
+#   text hash     82892792d752937a
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  63a2ab49070e0fb8
-#   text hash     95b0507a84207b09
+#   content hash  dae6106057022404
+#   text hash     ebcd3aabd9a7e0cd
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  63a2ab49070e0fb8
-#   text hash     dd3f2b5ba6163473
+#   content hash  dae6106057022404
+#   text hash     da95b04b1c12618f
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

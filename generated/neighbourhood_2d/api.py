@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1f8c86ceadbd88cd
-#   text hash     c23262f79863897d
+#   content hash  71467ec19f3f8049
+#   text hash     35e77126106bc9e9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

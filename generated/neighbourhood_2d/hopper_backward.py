@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1f8c86ceadbd88cd
-#   text hash     74e411a145258fe4
+#   content hash  71467ec19f3f8049
+#   text hash     17c02ffff3f4af88
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1f8c86ceadbd88cd
-#   text hash     6737cefa794141b5
+#   content hash  71467ec19f3f8049
+#   text hash     e21f949bc9ec6365
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8e87c59a7eb86d99
-#   text hash     b3cfa2f8f38f3256
+#   content hash  81e602c31011e526
+#   text hash     a4594d62ce48124a
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

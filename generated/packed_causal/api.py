@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8e87c59a7eb86d99
-#   text hash     96d879fd6c5f69ac
+#   content hash  81e602c31011e526
+#   text hash     9ae00398cdf8d721
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8e87c59a7eb86d99
-#   text hash     ef32321cd14d79d9
+#   content hash  81e602c31011e526
+#   text hash     11a66fe11f62f95e
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8e87c59a7eb86d99
-#   text hash     607440b5d97b6b1a
+#   content hash  81e602c31011e526
+#   text hash     eeae8644d5f1a5a8
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8e87c59a7eb86d99
-#   text hash     d9c02da7347c4bb0
+#   content hash  81e602c31011e526
+#   text hash     d3dc143f746e45ca
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7ffa5bf481d74fdf
-#   text hash     4573c2e0f7e5368a
+#   content hash  4ace59b2f6bcb7a0
+#   text hash     1a498daa12807ad2
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

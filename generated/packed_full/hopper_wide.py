@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7ffa5bf481d74fdf
-#   text hash     6a0e43b335fb7f44
+#   content hash  4ace59b2f6bcb7a0
+#   text hash     a15afaaca5902693
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7ffa5bf481d74fdf
-#   text hash     4e04b7ef6d6604ca
+#   content hash  4ace59b2f6bcb7a0
+#   text hash     e83bc0620c55889d
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7ffa5bf481d74fdf
-#   text hash     817e1d33a6618e07
+#   content hash  4ace59b2f6bcb7a0
+#   text hash     4ddf96bd4bf347ab
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7ffa5bf481d74fdf
-#   text hash     4d8b432e44c41ee1
+#   content hash  4ace59b2f6bcb7a0
+#   text hash     63bd88cfd668ee72
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

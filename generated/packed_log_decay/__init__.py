@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c615b0b6710742b4
-#   text hash     98fc396569a58e78
+#   content hash  f7685246ead31786
+#   text hash     57ed994aa4c716ff
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

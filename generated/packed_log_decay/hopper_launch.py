@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c615b0b6710742b4
-#   text hash     a1176fefa6e27468
+#   content hash  f7685246ead31786
+#   text hash     8dd137221c404b7d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

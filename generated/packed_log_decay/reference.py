@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c615b0b6710742b4
-#   text hash     23ce0fdf7f4c53af
+#   content hash  f7685246ead31786
+#   text hash     a2d012d3ff627aad
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

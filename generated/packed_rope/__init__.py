@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5625548aae938d35
-#   text hash     f9aef541edadc0bb
+#   content hash  27113bfae1352930
+#   text hash     a416faef1911960c
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5625548aae938d35
-#   text hash     d334a95f46e1064a
+#   content hash  27113bfae1352930
+#   text hash     65f13e6e80f33cc8
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

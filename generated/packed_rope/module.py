@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5625548aae938d35
-#   text hash     9caeb063e23a49d6
+#   content hash  27113bfae1352930
+#   text hash     6ab0211ab77ccc5d
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -114,13 +114,18 @@ class Attention(torch.nn.Module):
     def _tables(self, count):
         """The layer's own tables, with angles of at least so many positions."""
         if self.cos.shape[0] < count:
-            self.cos, self.sin = self.angles(max(count, 2 * self.cos.shape[0]))
+            self._make_tables(max(count, 2 * self.cos.shape[0]))
         return self.cos, self.sin
+
+    def _make_tables(self, count):
+        """Tables of so many positions; a layer that made them in inference mode could not be trained any more."""
+        with torch.inference_mode(False):
+            self.cos, self.sin = self.angles(count)
 
     def _apply(self, fn, recurse=True):
         """Moves the module; tables stay float32, and have values where parameters have none yet."""
         super()._apply(fn, recurse)
-        self.cos, self.sin = self.angles(self.cos.shape[0])
+        self._make_tables(self.cos.shape[0])
         return self
 
     def extra_repr(self) -> str:

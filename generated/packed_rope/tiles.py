@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5625548aae938d35
-#   text hash     d7e790f27c7d4d57
+#   content hash  27113bfae1352930
+#   text hash     8df701b7ca0bd472
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

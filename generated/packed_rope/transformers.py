@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5625548aae938d35
-#   text hash     ada85a6950262edf
+#   content hash  27113bfae1352930
+#   text hash     8f4326fc9786c8b8
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ec5086cf19e913e9
-#   text hash     201fa8e7f2254d85
+#   content hash  6477b59c7ad07028
+#   text hash     f644b3351fe6652d
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ec5086cf19e913e9
-#   text hash     9f51fc5e7df51a2f
+#   content hash  6477b59c7ad07028
+#   text hash     52b6fb9af8970c54
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

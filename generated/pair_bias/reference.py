@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ec5086cf19e913e9
-#   text hash     90c286480db5b3ea
+#   content hash  6477b59c7ad07028
+#   text hash     a8a6c2daae1d7c85
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ec5086cf19e913e9
-#   text hash     1202c1e24fecad83
+#   content hash  6477b59c7ad07028
+#   text hash     a4e51cb92e0fa817
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ec5086cf19e913e9
-#   text hash     f4d2436c222ce440
+#   content hash  6477b59c7ad07028
+#   text hash     cd78693450ff5b0f
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  44754701aa2ae4e1
-#   text hash     2b2e5ca17d36d9ee
+#   content hash  6a207811b7079466
+#   text hash     5fb2245edb9b1bea
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  44754701aa2ae4e1
-#   text hash     deb18d1057b1996e
+#   content hash  6a207811b7079466
+#   text hash     ee386e5ef1874ec1
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

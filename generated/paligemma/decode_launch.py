@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  44754701aa2ae4e1
-#   text hash     cf97eba2b674072c
+#   content hash  6a207811b7079466
+#   text hash     07d158ad5ae3adb4
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  44754701aa2ae4e1
-#   text hash     b009a09e86bac349
+#   content hash  6a207811b7079466
+#   text hash     8c09c642175115cd
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  44754701aa2ae4e1
-#   text hash     58c3ee889e131472
+#   content hash  6a207811b7079466
+#   text hash     d7a0ab7f16677396
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d91d1ef35c206462
-#   text hash     27264d7ee7626ed1
+#   content hash  57b2ec129d41730f
+#   text hash     576bc64c6fa352ad
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

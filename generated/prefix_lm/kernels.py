@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d91d1ef35c206462
-#   text hash     3b9bbeccf9b9bb53
+#   content hash  57b2ec129d41730f
+#   text hash     1deb5f4809e5fc41
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

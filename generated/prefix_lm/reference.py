@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d91d1ef35c206462
-#   text hash     546e63e2170a3e68
+#   content hash  57b2ec129d41730f
+#   text hash     232eb942449abaf6
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d91d1ef35c206462
-#   text hash     ef238a622cff6d0b
+#   content hash  57b2ec129d41730f
+#   text hash     85fad18bf91d749e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

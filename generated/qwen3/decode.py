@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ef813e2ae59f6553
-#   text hash     0b29ce9c080d9fa5
+#   content hash  6486d72264e82287
+#   text hash     5189dd99928336bb
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

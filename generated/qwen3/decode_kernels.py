@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ef813e2ae59f6553
-#   text hash     a96b6bb133407ebf
+#   content hash  6486d72264e82287
+#   text hash     99f24596d71af9a8
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

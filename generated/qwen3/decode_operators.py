@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ef813e2ae59f6553
-#   text hash     9364d332d2fd4f45
+#   content hash  6486d72264e82287
+#   text hash     6e7da921d74f2ce8
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ef813e2ae59f6553
-#   text hash     bc2d9943a2158fc7
+#   content hash  6486d72264e82287
+#   text hash     780f1bcc05e3e74b
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ace37ac37551ed63
-#   text hash     80a0662cbea1436a
+#   content hash  60ba7d16ca46cf49
+#   text hash     bd0cefa8183f2805
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

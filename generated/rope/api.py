@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ace37ac37551ed63
-#   text hash     2a31cbec418cf105
+#   content hash  60ba7d16ca46cf49
+#   text hash     81d29764370a64f0
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ace37ac37551ed63
-#   text hash     18a4dd4c8f13d47f
+#   content hash  60ba7d16ca46cf49
+#   text hash     8594ff9c76f09353
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

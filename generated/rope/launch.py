@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ace37ac37551ed63
-#   text hash     43826af18be1a770
+#   content hash  60ba7d16ca46cf49
+#   text hash     e5d176b583684630
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ace37ac37551ed63
-#   text hash     6d93466f505f345c
+#   content hash  60ba7d16ca46cf49
+#   text hash     8ecae93b536a9c6b
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ace37ac37551ed63
-#   text hash     3639fb415bdeff41
+#   content hash  60ba7d16ca46cf49
+#   text hash     6b91cf115a604646
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  99b385ff7f5e95b0
-#   text hash     6cb7d000785466a6
+#   content hash  c7f44653597a31cd
+#   text hash     2c5a6a102a764399
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

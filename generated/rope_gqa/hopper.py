@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  99b385ff7f5e95b0
-#   text hash     20a8531e642c84b5
+#   content hash  c7f44653597a31cd
+#   text hash     d16ab3f401b82f4f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

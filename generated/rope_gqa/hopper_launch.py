@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  99b385ff7f5e95b0
-#   text hash     3e06333ea4be999f
+#   content hash  c7f44653597a31cd
+#   text hash     67f30b2a4b87d4f7
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

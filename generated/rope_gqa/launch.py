@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  99b385ff7f5e95b0
-#   text hash     25282d7acc48cc12
+#   content hash  c7f44653597a31cd
+#   text hash     8273c0cac999a792
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  99b385ff7f5e95b0
-#   text hash     d18942afa7b693a2
+#   content hash  c7f44653597a31cd
+#   text hash     265ed03b53092ace
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

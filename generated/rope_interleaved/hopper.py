@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6851f6b18cef4d3b
-#   text hash     f9f3c7f20fc1a6a6
+#   content hash  564a7cfe02d0742b
+#   text hash     b05fa716362e03d4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6851f6b18cef4d3b
-#   text hash     981f600a566bd2dd
+#   content hash  564a7cfe02d0742b
+#   text hash     d385edd2d4db3f23
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6851f6b18cef4d3b
-#   text hash     e80be0868efcaa95
+#   content hash  564a7cfe02d0742b
+#   text hash     8cc21af753711498
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

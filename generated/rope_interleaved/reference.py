@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6851f6b18cef4d3b
-#   text hash     277c5d064f5c9f4d
+#   content hash  564a7cfe02d0742b
+#   text hash     9733901fc4d488ac
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

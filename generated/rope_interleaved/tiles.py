@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6851f6b18cef4d3b
-#   text hash     e6c053f374a7abf3
+#   content hash  564a7cfe02d0742b
+#   text hash     bd1df0fa5209db02
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  395301b71563e7db
-#   text hash     a34a6eca872d97ab
+#   content hash  ed7863f1ac28582a
+#   text hash     c453cb3a2df0680f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

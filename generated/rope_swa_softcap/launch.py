@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  395301b71563e7db
-#   text hash     1e8eaa42ca514ecb
+#   content hash  ed7863f1ac28582a
+#   text hash     79b1b3fab44d6f78
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

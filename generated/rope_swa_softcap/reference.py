@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  395301b71563e7db
-#   text hash     3d08ad666c47933e
+#   content hash  ed7863f1ac28582a
+#   text hash     ca4ffea561c07595
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

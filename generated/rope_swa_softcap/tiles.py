@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  395301b71563e7db
-#   text hash     f68ab441ccd8c43e
+#   content hash  ed7863f1ac28582a
+#   text hash     5d40f69aa237670b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

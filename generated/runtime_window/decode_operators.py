@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9e208a6572d32287
-#   text hash     ce4ab3cafdf60efb
+#   content hash  09a32d02f2104e32
+#   text hash     82892018f51faf19
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

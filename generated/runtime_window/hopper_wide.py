@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9e208a6572d32287
-#   text hash     12597c71c8ea7919
+#   content hash  09a32d02f2104e32
+#   text hash     e424a2e604ecfb26
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9e208a6572d32287
-#   text hash     fe10f98589ae83a9
+#   content hash  09a32d02f2104e32
+#   text hash     7806a8ebbadfb5fd
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9e208a6572d32287
-#   text hash     252f952b3daf9937
+#   content hash  09a32d02f2104e32
+#   text hash     51ef935a8f39d5ba
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

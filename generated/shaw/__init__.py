@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b2751ea49e1128c5
-#   text hash     338807c8acb7b0c5
+#   content hash  cc1a4faf1072fda5
+#   text hash     12d7d9900916aa2b
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

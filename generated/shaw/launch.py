@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b2751ea49e1128c5
-#   text hash     e44c80f39b6ac939
+#   content hash  cc1a4faf1072fda5
+#   text hash     756ac3fbc090ac98
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b2751ea49e1128c5
-#   text hash     0492657ed689958a
+#   content hash  cc1a4faf1072fda5
+#   text hash     a11126891cf8419e
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b2751ea49e1128c5
-#   text hash     6f213e1bb456c733
+#   content hash  cc1a4faf1072fda5
+#   text hash     b81dd45064e3ab56
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

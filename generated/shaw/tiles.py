@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b2751ea49e1128c5
-#   text hash     3fcf36dd572629ab
+#   content hash  cc1a4faf1072fda5
+#   text hash     2e0d95137826070f
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

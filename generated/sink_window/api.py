@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4eb9cebd031b8f65
-#   text hash     785bde5b5b3b61bb
+#   content hash  c5dd6f0454afb119
+#   text hash     95089103450b4701
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

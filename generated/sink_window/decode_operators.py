@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4eb9cebd031b8f65
-#   text hash     276d6a0c8a58b21c
+#   content hash  c5dd6f0454afb119
+#   text hash     47be24e0b542af30
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

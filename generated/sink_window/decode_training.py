@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4eb9cebd031b8f65
-#   text hash     0c130193616e5158
+#   content hash  c5dd6f0454afb119
+#   text hash     57e2494145e11371
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

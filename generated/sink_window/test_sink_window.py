@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4eb9cebd031b8f65
-#   text hash     6dd718d9579ee0ab
+#   content hash  c5dd6f0454afb119
+#   text hash     452b3b1fa89a05e3
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4eb9cebd031b8f65
-#   text hash     8a9e1f3dec5002db
+#   content hash  c5dd6f0454afb119
+#   text hash     4c657cd947e22341
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

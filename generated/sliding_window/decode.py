@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c4b978a6fe5538c9
-#   text hash     3e74cc7e72afd255
+#   content hash  9ee14fef6914ad96
+#   text hash     c69e21e963e0e90b
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

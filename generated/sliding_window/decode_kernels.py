@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c4b978a6fe5538c9
-#   text hash     fcfabf32bfc108dd
+#   content hash  9ee14fef6914ad96
+#   text hash     d1905f380e45dbbd
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

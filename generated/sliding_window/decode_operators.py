@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c4b978a6fe5538c9
-#   text hash     3c3284eac9fde6aa
+#   content hash  9ee14fef6914ad96
+#   text hash     6071b8c9aefb8251
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c4b978a6fe5538c9
-#   text hash     5c93ce367c6af12f
+#   content hash  9ee14fef6914ad96
+#   text hash     83782959a3f13013
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c4b978a6fe5538c9
-#   text hash     01c157626756a95d
+#   content hash  9ee14fef6914ad96
+#   text hash     79cd5c958c01994f
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0befa7aee3454e74
-#   text hash     f3d8c030d5ad5a5f
+#   content hash  6363373f572fcb67
+#   text hash     ef317d9a8f16fb86
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

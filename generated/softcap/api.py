@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0befa7aee3454e74
-#   text hash     9e74d67a87a58c77
+#   content hash  6363373f572fcb67
+#   text hash     2010af39fc53782d
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

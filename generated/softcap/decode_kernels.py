@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0befa7aee3454e74
-#   text hash     55b0ea58ea061856
+#   content hash  6363373f572fcb67
+#   text hash     8fc92e221d106955
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

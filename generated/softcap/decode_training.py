@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0befa7aee3454e74
-#   text hash     2830b791c1ed708d
+#   content hash  6363373f572fcb67
+#   text hash     6fe320142e518a73
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0befa7aee3454e74
-#   text hash     193a4706cd3ef4ef
+#   content hash  6363373f572fcb67
+#   text hash     66d227820adc3c12
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  dec46ed66704cf87
-#   text hash     9c87a985c34dab8d
+#   content hash  92774835d360f884
+#   text hash     9b8ea91819fa23b8
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

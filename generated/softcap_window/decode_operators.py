@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  dec46ed66704cf87
-#   text hash     a4a9c3ffdb19d2c5
+#   content hash  92774835d360f884
+#   text hash     b74786abf3573225
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  dec46ed66704cf87
-#   text hash     ab71aa402a49e74a
+#   content hash  92774835d360f884
+#   text hash     50fe15d74f453c2c
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

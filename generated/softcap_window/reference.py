@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  dec46ed66704cf87
-#   text hash     b668271b6f1306d8
+#   content hash  92774835d360f884
+#   text hash     f99b0a9a8f1d1b1a
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

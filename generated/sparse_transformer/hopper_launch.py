@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  48d3054a582ddf24
-#   text hash     f24b593f1bb1f243
+#   content hash  5bf2be6e27f36d80
+#   text hash     c8efd5c6922665a7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  48d3054a582ddf24
-#   text hash     5f4a79819b2f3aa9
+#   content hash  5bf2be6e27f36d80
+#   text hash     cf06e292e410415c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

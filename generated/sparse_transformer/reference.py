@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  48d3054a582ddf24
-#   text hash     7269dd22d001a03e
+#   content hash  5bf2be6e27f36d80
+#   text hash     9b0e0c49502b4a8d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f8f0bad8f421fa54
-#   text hash     6a492e419d35ea9a
+#   content hash  02a112dd1755bd54
+#   text hash     2b0a7e6ac49213a8
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

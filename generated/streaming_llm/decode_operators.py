@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f8f0bad8f421fa54
-#   text hash     272155ec0fc4f5ab
+#   content hash  02a112dd1755bd54
+#   text hash     44f8c2adde73edbf
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

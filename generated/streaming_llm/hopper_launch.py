@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f8f0bad8f421fa54
-#   text hash     415b2093e4f64788
+#   content hash  02a112dd1755bd54
+#   text hash     65c27e3d292b005b
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f8f0bad8f421fa54
-#   text hash     dd406be903739283
+#   content hash  02a112dd1755bd54
+#   text hash     19b6f66221cbfc5f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

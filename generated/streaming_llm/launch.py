@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f8f0bad8f421fa54
-#   text hash     953e016218e2d600
+#   content hash  02a112dd1755bd54
+#   text hash     f82d9b6ea361421c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

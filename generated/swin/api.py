@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  85ff131bcf1746f4
-#   text hash     10097dc6f2df45a1
+#   content hash  2ae375ba396abcda
+#   text hash     56c8051e6eb18a97
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

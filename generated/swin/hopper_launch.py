@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  85ff131bcf1746f4
-#   text hash     6825dc821d490f61
+#   content hash  2ae375ba396abcda
+#   text hash     f9b6d382fdf52561
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

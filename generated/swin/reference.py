@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  85ff131bcf1746f4
-#   text hash     fbd4ba4241d05b6c
+#   content hash  2ae375ba396abcda
+#   text hash     cd163f9930a74932
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  85ff131bcf1746f4
-#   text hash     3da5ae5c5a8d21b9
+#   content hash  2ae375ba396abcda
+#   text hash     c4ea05de5a6ebca1
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

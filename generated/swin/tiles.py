@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  85ff131bcf1746f4
-#   text hash     1cff82e4d7cab6bc
+#   content hash  2ae375ba396abcda
+#   text hash     86d31751ad36bb2c
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

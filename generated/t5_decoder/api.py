@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6f461ca1c372bc95
-#   text hash     6a98c3149bb1593f
+#   content hash  d79bbb53937d3a5d
+#   text hash     4bdd9d30fc068851
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6f461ca1c372bc95
-#   text hash     ebbc2b78ba7b962a
+#   content hash  d79bbb53937d3a5d
+#   text hash     b3980921c4554ced
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6f461ca1c372bc95
-#   text hash     4f72f5381ccb4e87
+#   content hash  d79bbb53937d3a5d
+#   text hash     d4821d065a056314
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

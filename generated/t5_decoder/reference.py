@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6f461ca1c372bc95
-#   text hash     3a5dbb495ac179ca
+#   content hash  d79bbb53937d3a5d
+#   text hash     74c69554f5e4c6b7
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3deea1bb8f81be58
-#   text hash     08708e301d4fc8eb
+#   content hash  532952a91a57b69a
+#   text hash     9204f93c54585f9e
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3deea1bb8f81be58
-#   text hash     fa8bc151b9857534
+#   content hash  532952a91a57b69a
+#   text hash     61b28400a76c4842
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3deea1bb8f81be58
-#   text hash     26c8670d30947476
+#   content hash  532952a91a57b69a
+#   text hash     e13b7bf7bb658649
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

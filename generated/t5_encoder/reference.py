@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3deea1bb8f81be58
-#   text hash     5e3f865a19e17641
+#   content hash  532952a91a57b69a
+#   text hash     3c39544d2c119998
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3deea1bb8f81be58
-#   text hash     629a96e0501aea39
+#   content hash  532952a91a57b69a
+#   text hash     ab2f515e37a85f5d
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e9f5a2edb1a90722
-#   text hash     5fb92bbf0720e635
+#   content hash  b43b9504f6a66d37
+#   text hash     a5156efe66465a00
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e9f5a2edb1a90722
-#   text hash     2242983d207f790f
+#   content hash  b43b9504f6a66d37
+#   text hash     96f2a3d35afea329
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

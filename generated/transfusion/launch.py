@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e9f5a2edb1a90722
-#   text hash     145c4edae97efceb
+#   content hash  b43b9504f6a66d37
+#   text hash     7fdad44d51ed4aad
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e9f5a2edb1a90722
-#   text hash     134074b9096ec708
+#   content hash  b43b9504f6a66d37
+#   text hash     0a0979d1edc9a5f8
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e9f5a2edb1a90722
-#   text hash     d1f933850ffa2c6b
+#   content hash  b43b9504f6a66d37
+#   text hash     872dfa7f88e9bfa0
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f33791c0350a701f
-#   text hash     98ac516f2a88d08a
+#   content hash  62b86d9a37d0a8b8
+#   text hash     6003ddd324b51616
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

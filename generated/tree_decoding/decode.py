@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f33791c0350a701f
-#   text hash     e092a14c4bf8e148
+#   content hash  62b86d9a37d0a8b8
+#   text hash     a97e20875ea5f1c3
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f33791c0350a701f
-#   text hash     5004c9b1d172ee30
+#   content hash  62b86d9a37d0a8b8
+#   text hash     7de606b95336674f
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

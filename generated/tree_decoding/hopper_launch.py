@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f33791c0350a701f
-#   text hash     4e3c446cd9554328
+#   content hash  62b86d9a37d0a8b8
+#   text hash     38b5ee1c7e01650d
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f33791c0350a701f
-#   text hash     56a06e32e2978132
+#   content hash  62b86d9a37d0a8b8
+#   text hash     f4bd378f4b25785d
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -334,6 +334,18 @@ def test_tables_stay_exact_whatever_the_module_becomes(package: Callable[..., Mo
         assert (layer.sin.cpu() - expected.cpu().sin()).abs().max() < 1e-6
 
 
+@pytest.mark.parametrize("positions", [4, T])
+def test_a_layer_trains_after_its_tables_were_made_in_inference_mode(
+    positions: int, package: Callable[..., ModuleType]
+) -> None:
+    """Whether they grew or the layer moved."""
+    case = Case("gpt_oss", made={"max_positions": positions}, rope=(D, False, 1e4))
+    layer, x = made(case, package), torch.randn(B, T, HIDDEN)
+    with torch.inference_mode():
+        layer(x) if positions < T else layer.float()
+    agree(results(layer, layer, x), results(lambda x: plain(layer, case, x), layer, x))
+
+
 def test_positions_are_rows_of_the_tables(package: Callable[..., ModuleType]) -> None:
     case = CASES["rotated, with all that there is"]
     layer, x = made(case, package), torch.randn(B, T, HIDDEN)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cd468c69320139fc
-#   text hash     66bb20fb4c8ca6f8
+#   content hash  9b15a5881c04527c
+#   text hash     f8f63614e1893d31
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

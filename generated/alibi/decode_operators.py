@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cd468c69320139fc
-#   text hash     7c76bb05a6707f89
+#   content hash  9b15a5881c04527c
+#   text hash     e2111bd9ded98ed6
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

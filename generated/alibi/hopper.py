@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cd468c69320139fc
-#   text hash     7d2e45e8b9822f96
+#   content hash  9b15a5881c04527c
+#   text hash     dc6c9fe4984f2f7a
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

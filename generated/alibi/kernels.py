@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cd468c69320139fc
-#   text hash     c06029b2cf7bfbbe
+#   content hash  9b15a5881c04527c
+#   text hash     859051c296ac306d
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

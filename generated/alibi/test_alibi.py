@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cd468c69320139fc
-#   text hash     0162c3da2570723f
+#   content hash  9b15a5881c04527c
+#   text hash     9509d3402347b4c2
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

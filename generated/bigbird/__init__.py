@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b15e505e58473841
-#   text hash     f0c82555d5e0ab2e
+#   content hash  781f8db33e7bc44e
+#   text hash     1f07ff9ea5259396
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b15e505e58473841
-#   text hash     0d32c723c8784f4f
+#   content hash  781f8db33e7bc44e
+#   text hash     fe99e97353871ed7
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

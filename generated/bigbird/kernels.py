@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b15e505e58473841
-#   text hash     9600ed5653e36960
+#   content hash  781f8db33e7bc44e
+#   text hash     16f4bb78d3ada0e5
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b15e505e58473841
-#   text hash     4bf8bf16efe8a915
+#   content hash  781f8db33e7bc44e
+#   text hash     8a72d2961cab04fd
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

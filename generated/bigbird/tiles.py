@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b15e505e58473841
-#   text hash     3ddece5c5c056093
+#   content hash  781f8db33e7bc44e
+#   text hash     59ed42c2536a3eda
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b56ca1f3f7d72789
-#   text hash     9499ac02c58be175
+#   content hash  cbcf7956d61aebd5
+#   text hash     e0042bf961834063
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b56ca1f3f7d72789
-#   text hash     d099a8f4b221e67f
+#   content hash  cbcf7956d61aebd5
+#   text hash     2472cf478c53ee9a
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

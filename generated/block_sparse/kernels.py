@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b56ca1f3f7d72789
-#   text hash     62af30adff7d58aa
+#   content hash  cbcf7956d61aebd5
+#   text hash     c3c893f342d91659
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b56ca1f3f7d72789
-#   text hash     da9ec7ef1dbef444
+#   content hash  cbcf7956d61aebd5
+#   text hash     71272874a948d0c9
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b56ca1f3f7d72789
-#   text hash     2d0db9c7a1e6a765
+#   content hash  cbcf7956d61aebd5
+#   text hash     30658fc7913f6f01
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

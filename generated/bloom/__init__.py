@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  02dae7f7c27ce7de
-#   text hash     aa1babf4b959d6c0
+#   content hash  ce9d36ad7ecd2011
+#   text hash     37c1ccd46cdfd27a
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  02dae7f7c27ce7de
-#   text hash     392e71b0cde529d8
+#   content hash  ce9d36ad7ecd2011
+#   text hash     b658fb34501e830b
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  02dae7f7c27ce7de
-#   text hash     c4af627184da439d
+#   content hash  ce9d36ad7ecd2011
+#   text hash     2bf50ab73715c994
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

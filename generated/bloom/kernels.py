@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  02dae7f7c27ce7de
-#   text hash     2c268518d01fcf07
+#   content hash  ce9d36ad7ecd2011
+#   text hash     6debe0273071ccac
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  02dae7f7c27ce7de
-#   text hash     774aee5d855f1b91
+#   content hash  ce9d36ad7ecd2011
+#   text hash     7e9bcfd40b5da547
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c75a67f40c109f4d
-#   text hash     a6587c58abeaea21
+#   content hash  e9eab4ac3fa89c8e
+#   text hash     d3027123872e6367
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c75a67f40c109f4d
-#   text hash     a1e50488d13d1987
+#   content hash  e9eab4ac3fa89c8e
+#   text hash     71baaa7a4aa7272f
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c75a67f40c109f4d
-#   text hash     aa034fcb373ca4f6
+#   content hash  e9eab4ac3fa89c8e
+#   text hash     59898311a2e676ff
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c75a67f40c109f4d
-#   text hash     b130fb009469dd98
+#   content hash  e9eab4ac3fa89c8e
+#   text hash     a6658e6e51dfaee7
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c75a67f40c109f4d
-#   text hash     917fe7659fb1173c
+#   content hash  e9eab4ac3fa89c8e
+#   text hash     7989272841360567
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -159,10 +159,17 @@ class Cache:
         lengths: int32 (B,)
         longest: the largest of them, optional; without it no room is given back, as finding it would wait for the device
         """
-        if not torch.is_tensor(lengths) or lengths.shape != self.seq_lens.shape:
-            got = tuple(lengths.shape) if torch.is_tensor(lengths) else type(lengths).__name__
-            raise ValueError(f"lengths: expected a tensor of shape {tuple(self.seq_lens.shape)}, got {got}")
-        if arguments.at_hand(lengths) and (lengths < 0).any():
+        shape = self.seq_lens.shape
+        arguments.check_tensor(
+            "lengths", lengths, self.seq_lens, arguments.INTEGERS, shape, full_axes=(0,), other="the cache"
+        )
+        kept, looked = torch.minimum(self.seq_lens, lengths), arguments.at_hand(lengths)
+        if looked and (lengths < 0).any():
             raise ValueError(f"lengths: expected none below 0, got {lengths.tolist()}")
-        self.seq_lens.copy_(torch.minimum(self.seq_lens, lengths))
-        self.longest = self.longest if longest is None else min(self.longest, longest)
+        if longest is not None:
+            longest = arguments.as_int("longest", longest, minimum=0, maximum=self.size)
+            most = max(kept.tolist(), default=0) if looked else 0
+            if longest < most:
+                raise ValueError(f"longest: expected at least the {most} tokens that a sequence keeps, got {longest}")
+            self.longest = min(self.longest, longest)
+        self.seq_lens.copy_(kept)

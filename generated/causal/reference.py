@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c75a67f40c109f4d
-#   text hash     77801d13dbbc15ee
+#   content hash  e9eab4ac3fa89c8e
+#   text hash     dd8f33e6f563484a
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

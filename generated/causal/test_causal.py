@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c75a67f40c109f4d
-#   text hash     d2cb58e22887b358
+#   content hash  e9eab4ac3fa89c8e
+#   text hash     5c33d546f97be77b
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c75a67f40c109f4d
-#   text hash     0afc6fe77c121d42
+#   content hash  e9eab4ac3fa89c8e
+#   text hash     306fafd564c29059
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bdfb3bce3a8a1bd5
-#   text hash     cde4a2abf58e0bd1
+#   content hash  0bf18ead3aabfc0d
+#   text hash     423e19a7ebf6233a
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

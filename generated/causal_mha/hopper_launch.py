@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bdfb3bce3a8a1bd5
-#   text hash     df91a3c7f6e8b0cf
+#   content hash  0bf18ead3aabfc0d
+#   text hash     0acb9e581b88fe42
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

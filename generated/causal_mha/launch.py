@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bdfb3bce3a8a1bd5
-#   text hash     114c6ce990c7b08f
+#   content hash  0bf18ead3aabfc0d
+#   text hash     e84d50fa8103dc8f
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bdfb3bce3a8a1bd5
-#   text hash     91a1aeb73f7a6329
+#   content hash  0bf18ead3aabfc0d
+#   text hash     2425966acf2c11e1
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

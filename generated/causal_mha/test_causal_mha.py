@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bdfb3bce3a8a1bd5
-#   text hash     a2c815ff0b8cfe12
+#   content hash  0bf18ead3aabfc0d
+#   text hash     4da8ea217dede7ce
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  445700408f58ad29
-#   text hash     db08bafd0fd9e24c
+#   content hash  9ff91758c1259c13
+#   text hash     540da3f813eedcee
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  445700408f58ad29
-#   text hash     2cb1e6539f4c402f
+#   content hash  9ff91758c1259c13
+#   text hash     f0b2da48a4b82c45
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

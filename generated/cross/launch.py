@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  445700408f58ad29
-#   text hash     9fead8907f8344ec
+#   content hash  9ff91758c1259c13
+#   text hash     84c051885c620c58
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

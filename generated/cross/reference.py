@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  445700408f58ad29
-#   text hash     bbd8537ccb3039d0
+#   content hash  9ff91758c1259c13
+#   text hash     08ac47a6b1d8d104
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

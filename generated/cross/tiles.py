@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  445700408f58ad29
-#   text hash     8792b956d24fc596
+#   content hash  9ff91758c1259c13
+#   text hash     717e926c54ee6733
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c42fdc716ba391b0
-#   text hash     733f37aa32ca6813
+#   content hash  98093bf44ad38d94
+#   text hash     1b0062b7a39b86da
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c42fdc716ba391b0
-#   text hash     6b1343663bc08899
+#   content hash  98093bf44ad38d94
+#   text hash     2a03d961e4cb6792
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c42fdc716ba391b0
-#   text hash     49674fd033bb295d
+#   content hash  98093bf44ad38d94
+#   text hash     3a0f34af2b9207e4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c42fdc716ba391b0
-#   text hash     cc7405ba257f568f
+#   content hash  98093bf44ad38d94
+#   text hash     a10538ae5d3a778d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c42fdc716ba391b0
-#   text hash     b83ba3d1d0a80f99
+#   content hash  98093bf44ad38d94
+#   text hash     c86a357144768936
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

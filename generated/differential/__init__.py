@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0c430ce570b58471
-#   text hash     4ecd8269d411a815
+#   content hash  d5ca830140fafd7c
+#   text hash     2e7b7db7339ef41a
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0c430ce570b58471
-#   text hash     17854c6ca7db4513
+#   content hash  d5ca830140fafd7c
+#   text hash     3af52a898c7d9772
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

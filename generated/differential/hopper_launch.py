@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0c430ce570b58471
-#   text hash     ee1563cd63c0eb1f
+#   content hash  d5ca830140fafd7c
+#   text hash     eba2264bbe101af6
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

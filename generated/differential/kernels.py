@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0c430ce570b58471
-#   text hash     e5b575b8ca4f81a0
+#   content hash  d5ca830140fafd7c
+#   text hash     bd02e71fc5bea492
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

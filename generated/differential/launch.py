@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0c430ce570b58471
-#   text hash     d502d3fa7fe72faa
+#   content hash  d5ca830140fafd7c
+#   text hash     b1b5378764e8b99d
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e11045724688e9c4
-#   text hash     0a0ec2e1d1796c5c
+#   content hash  2f53b3cb29b0806d
+#   text hash     0581546118cbd105
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e11045724688e9c4
-#   text hash     0024dd5f129cf58a
+#   content hash  2f53b3cb29b0806d
+#   text hash     25538da8abbaf5a4
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

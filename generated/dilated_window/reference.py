@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e11045724688e9c4
-#   text hash     89d890aabcac28f1
+#   content hash  2f53b3cb29b0806d
+#   text hash     b2713914d7ac08ba
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

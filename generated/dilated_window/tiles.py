@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e11045724688e9c4
-#   text hash     b1eb8110791d2b8b
+#   content hash  2f53b3cb29b0806d
+#   text hash     f26f9e4be3040aae
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

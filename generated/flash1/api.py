@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3eae0565b0224a31
-#   text hash     42009481dde16d2d
+#   content hash  ad2e93a7eaeeb6cb
+#   text hash     14313c5b6e39ca6e
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

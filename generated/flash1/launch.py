@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3eae0565b0224a31
-#   text hash     89b07849bc0fecb1
+#   content hash  ad2e93a7eaeeb6cb
+#   text hash     36457f0d12c8e4fb
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

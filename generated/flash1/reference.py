@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3eae0565b0224a31
-#   text hash     4bd369ea445b5437
+#   content hash  ad2e93a7eaeeb6cb
+#   text hash     5fdd498910f4e89a
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3eae0565b0224a31
-#   text hash     d9148c86c84d0ad1
+#   content hash  ad2e93a7eaeeb6cb
+#   text hash     1d1f6ac5e45db3c7
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

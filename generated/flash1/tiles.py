@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3eae0565b0224a31
-#   text hash     23ab7ce54b98883e
+#   content hash  ad2e93a7eaeeb6cb
+#   text hash     69e8444da729bff7
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  01b9f82e760a7994
-#   text hash     70d3bb287e4a230d
+#   content hash  e8369a4b20ccc8b3
+#   text hash     b03cb259d71a82a6
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

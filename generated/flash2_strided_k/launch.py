@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  01b9f82e760a7994
-#   text hash     2eada914c7732e29
+#   content hash  e8369a4b20ccc8b3
+#   text hash     4d827902cfa593e5
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

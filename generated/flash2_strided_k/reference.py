@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  01b9f82e760a7994
-#   text hash     a0c9c454bff74e75
+#   content hash  e8369a4b20ccc8b3
+#   text hash     1e91dd413300a45b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

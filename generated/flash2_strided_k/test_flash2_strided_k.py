@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  01b9f82e760a7994
-#   text hash     e0504dd90dad4265
+#   content hash  e8369a4b20ccc8b3
+#   text hash     26469eb2a6b882ce
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  01b9f82e760a7994
-#   text hash     f59dfb1df761a481
+#   content hash  e8369a4b20ccc8b3
+#   text hash     43df941aaf8685d6
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

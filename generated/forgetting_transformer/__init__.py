@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  861a5d44bf95f6c9
-#   text hash     3961864a82bd7676
+#   content hash  2f63749b6bfe0dd0
+#   text hash     91f2f1ea57934dc8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  861a5d44bf95f6c9
-#   text hash     6c35fbb845cf55fb
+#   content hash  2f63749b6bfe0dd0
+#   text hash     d71d19052b167dc6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

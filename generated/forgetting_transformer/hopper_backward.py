@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  861a5d44bf95f6c9
-#   text hash     7ffa4d649dbf258e
+#   content hash  2f63749b6bfe0dd0
+#   text hash     15a50fdcd78c3749
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  861a5d44bf95f6c9
-#   text hash     94ed03fc547af1ba
+#   content hash  2f63749b6bfe0dd0
+#   text hash     a6a61278e0f25b49
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  861a5d44bf95f6c9
-#   text hash     2131d69c6163415e
+#   content hash  2f63749b6bfe0dd0
+#   text hash     b5f20c3e1c2c6b62
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

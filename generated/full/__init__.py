@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1eee1b89556c1a3c
-#   text hash     9453359a0ce3c4ea
+#   content hash  34c07344ca9829c0
+#   text hash     f58216170119855b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

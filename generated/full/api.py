@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1eee1b89556c1a3c
-#   text hash     ded69423dccad2c7
+#   content hash  34c07344ca9829c0
+#   text hash     129f9d191a9992a4
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

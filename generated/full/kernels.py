@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1eee1b89556c1a3c
-#   text hash     6896d0588b0c1ed4
+#   content hash  34c07344ca9829c0
+#   text hash     85d3f4644ca9e7b6
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

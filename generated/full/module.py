@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1eee1b89556c1a3c
-#   text hash     6348bb90f1e11ab8
+#   content hash  34c07344ca9829c0
+#   text hash     6ac36d278b683cc7
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

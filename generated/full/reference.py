@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1eee1b89556c1a3c
-#   text hash     c72e47c35b84205c
+#   content hash  34c07344ca9829c0
+#   text hash     d47c91d79b86e529
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1eee1b89556c1a3c
-#   text hash     c293ccf1b239c448
+#   content hash  34c07344ca9829c0
+#   text hash     c2b4b2375d2ad8e4
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

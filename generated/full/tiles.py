@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1eee1b89556c1a3c
-#   text hash     00383872230624ce
+#   content hash  34c07344ca9829c0
+#   text hash     85c62535db835066
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

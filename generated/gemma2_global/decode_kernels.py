@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7ad35126610a6cc3
-#   text hash     264db04f47866e76
+#   content hash  9dd853b37cc42589
+#   text hash     0882bf087dd0dae2
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

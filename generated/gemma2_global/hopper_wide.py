@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7ad35126610a6cc3
-#   text hash     a67e6c9e7ec17c95
+#   content hash  9dd853b37cc42589
+#   text hash     e984e40d417710c4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

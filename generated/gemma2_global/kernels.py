@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7ad35126610a6cc3
-#   text hash     96efeda84823af33
+#   content hash  9dd853b37cc42589
+#   text hash     45b53613598f62a9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7ad35126610a6cc3
-#   text hash     7aef1686cdca0f6c
+#   content hash  9dd853b37cc42589
+#   text hash     023c0eac59e0501b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5b23d34833739ef8
-#   text hash     077a51f30c546b64
+#   content hash  675317f629f1eccc
+#   text hash     41865402e1ee0b5d
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

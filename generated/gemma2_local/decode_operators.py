@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5b23d34833739ef8
-#   text hash     fee86f78badedb3e
+#   content hash  675317f629f1eccc
+#   text hash     48e567e940dd97ee
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

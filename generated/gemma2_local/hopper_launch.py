@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5b23d34833739ef8
-#   text hash     fd622f190f0864db
+#   content hash  675317f629f1eccc
+#   text hash     8936f1304f136d5a
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5b23d34833739ef8
-#   text hash     015b17d1e3dcdf24
+#   content hash  675317f629f1eccc
+#   text hash     a492ed544dcbc341
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

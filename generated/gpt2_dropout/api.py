@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a29511b0b0ca6afe
-#   text hash     4506f1e73966ccd9
+#   content hash  a6f560ab9552d8ae
+#   text hash     06a9204c52d032ac
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a29511b0b0ca6afe
-#   text hash     68901cea21b43819
+#   content hash  a6f560ab9552d8ae
+#   text hash     acb42bd83030c1ea
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a29511b0b0ca6afe
-#   text hash     9cbb4635d9728ba7
+#   content hash  a6f560ab9552d8ae
+#   text hash     b78d898dc06841d9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a29511b0b0ca6afe
-#   text hash     d1d54e3fb79088db
+#   content hash  a6f560ab9552d8ae
+#   text hash     4ba07de4f4ec7db0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a29511b0b0ca6afe
-#   text hash     4aab57d951dad8be
+#   content hash  a6f560ab9552d8ae
+#   text hash     64378ba19a711231
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

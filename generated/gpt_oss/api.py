@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  673cf2647ea645df
-#   text hash     7995449eb2a5f791
+#   content hash  5602b3a15a886770
+#   text hash     a6432e214b1011ae
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  673cf2647ea645df
-#   text hash     358dba68ab96b3e6
+#   content hash  5602b3a15a886770
+#   text hash     5ab324c5ac2824ae
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  673cf2647ea645df
-#   text hash     9bfeabe25e7f2b7c
+#   content hash  5602b3a15a886770
+#   text hash     6d0d7a3159c4aaaa
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

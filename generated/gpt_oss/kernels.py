@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  673cf2647ea645df
-#   text hash     6844dd715f2011f4
+#   content hash  5602b3a15a886770
+#   text hash     5a8ecd222ccdcb13
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

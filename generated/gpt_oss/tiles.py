@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  673cf2647ea645df
-#   text hash     7429e9bcb75c8566
+#   content hash  5602b3a15a886770
+#   text hash     a90bf68bd500b4da
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  afb4e2547b6ac21c
-#   text hash     0796256d9f39d410
+#   content hash  f6f2c94b18a85f3c
+#   text hash     5f5f8a721e07f77b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

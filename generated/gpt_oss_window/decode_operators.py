@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  afb4e2547b6ac21c
-#   text hash     f2bec0bd2055e273
+#   content hash  f6f2c94b18a85f3c
+#   text hash     189ed6ecfd279433
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  afb4e2547b6ac21c
-#   text hash     7f986f54eabea670
+#   content hash  f6f2c94b18a85f3c
+#   text hash     a21cb93aeb730152
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  afb4e2547b6ac21c
-#   text hash     034b653413a29b56
+#   content hash  f6f2c94b18a85f3c
+#   text hash     a75bdac20c8892a9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  afb4e2547b6ac21c
-#   text hash     dc4f92385b22c30d
+#   content hash  f6f2c94b18a85f3c
+#   text hash     798d1d8f47a5af94
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

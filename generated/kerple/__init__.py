@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  332df156a5056c93
-#   text hash     8bb59cbb799e2618
+#   content hash  416bfe30fa2a5321
+#   text hash     feb7fcfce0365917
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  332df156a5056c93
-#   text hash     70612ed47cf1112b
+#   content hash  416bfe30fa2a5321
+#   text hash     df0bd85a5673139b
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

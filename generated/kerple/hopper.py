@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  332df156a5056c93
-#   text hash     39dacac12a2adf50
+#   content hash  416bfe30fa2a5321
+#   text hash     4a436bd5512b5685
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  332df156a5056c93
-#   text hash     b6047335858b3f2a
+#   content hash  416bfe30fa2a5321
+#   text hash     6010c056ca0a411d
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

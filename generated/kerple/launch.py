@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  332df156a5056c93
-#   text hash     414d56e041ca36af
+#   content hash  416bfe30fa2a5321
+#   text hash     170f30bb4f30eda7
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

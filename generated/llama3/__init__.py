@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  efc2d781b4959cc9
-#   text hash     3ea29cb7b77cdeb2
+#   content hash  96090c09ee888339
+#   text hash     497d35def7a5705a
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  efc2d781b4959cc9
-#   text hash     7efc6f703c1a3a95
+#   content hash  96090c09ee888339
+#   text hash     529dd82a01c11952
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

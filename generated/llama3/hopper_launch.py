@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  efc2d781b4959cc9
-#   text hash     b5073644ad7fa936
+#   content hash  96090c09ee888339
+#   text hash     b273736491afbb03
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

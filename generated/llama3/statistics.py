@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  efc2d781b4959cc9
-#   text hash     f9e73c670f9dbc26
+#   content hash  96090c09ee888339
+#   text hash     f44fdcbf0c7e44fb
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

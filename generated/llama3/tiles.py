@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  efc2d781b4959cc9
-#   text hash     0624b027bc61118d
+#   content hash  96090c09ee888339
+#   text hash     bf1bec4a6529039c
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

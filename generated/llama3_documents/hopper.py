@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0aa4256b4a089432
-#   text hash     abe113970425b136
+#   content hash  d7b982e7d713aa5a
+#   text hash     ce4eb0c99bd0ecf3
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0aa4256b4a089432
-#   text hash     7a75e430039d9a48
+#   content hash  d7b982e7d713aa5a
+#   text hash     6a2bff26b5747e4c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

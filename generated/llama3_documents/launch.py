@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0aa4256b4a089432
-#   text hash     61a25fd89ac33cba
+#   content hash  d7b982e7d713aa5a
+#   text hash     4446609c47c9df68
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0aa4256b4a089432
-#   text hash     0b9778a9f5836917
+#   content hash  d7b982e7d713aa5a
+#   text hash     40ada849fb004f02
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

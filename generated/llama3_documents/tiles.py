@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0aa4256b4a089432
-#   text hash     9663e802b7364ad8
+#   content hash  d7b982e7d713aa5a
+#   text hash     97c4a70391f530f0
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

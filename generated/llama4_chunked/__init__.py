@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e101cdf4124d3bc0
-#   text hash     3ba1c7f41b05d1f7
+#   content hash  358e3ba332ed2480
+#   text hash     a1c989a84b722cb1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

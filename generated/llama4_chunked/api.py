@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e101cdf4124d3bc0
-#   text hash     d078ef916e1da2f3
+#   content hash  358e3ba332ed2480
+#   text hash     a3e4037436a904c8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e101cdf4124d3bc0
-#   text hash     4fe85b1c041daf3e
+#   content hash  358e3ba332ed2480
+#   text hash     93e6148ffa738256
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e101cdf4124d3bc0
-#   text hash     acd9fc625af63417
+#   content hash  358e3ba332ed2480
+#   text hash     afe8fd4b5ec45ceb
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

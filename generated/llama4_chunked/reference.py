@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e101cdf4124d3bc0
-#   text hash     f2602bdda4ec59bf
+#   content hash  358e3ba332ed2480
+#   text hash     2fcbcf82d869251b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

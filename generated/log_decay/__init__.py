@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  49e591a105ded0c1
-#   text hash     43f1bd719a6b14e2
+#   content hash  5b5dc5a40702ea26
+#   text hash     0b863172b9103d93
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

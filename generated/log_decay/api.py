@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  49e591a105ded0c1
-#   text hash     f04754bf5dcd02d5
+#   content hash  5b5dc5a40702ea26
+#   text hash     8999571f2ec75285
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  49e591a105ded0c1
-#   text hash     bc1ea1190369e8d9
+#   content hash  5b5dc5a40702ea26
+#   text hash     ee9f071b26620f38
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  49e591a105ded0c1
-#   text hash     53e2dc0854f9fe57
+#   content hash  5b5dc5a40702ea26
+#   text hash     fda684ff44f9cb2a
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

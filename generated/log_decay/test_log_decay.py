@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  49e591a105ded0c1
-#   text hash     66dbd0c84b4ecd43
+#   content hash  5b5dc5a40702ea26
+#   text hash     41ffecf09b352d8e
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a8c061ef7bc5068b
-#   text hash     2f0223992653280a
+#   content hash  2bf18528c13d9c5b
+#   text hash     82317d4c8f38add5
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

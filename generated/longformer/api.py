@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a8c061ef7bc5068b
-#   text hash     1d5fb8d62773c2a0
+#   content hash  2bf18528c13d9c5b
+#   text hash     11a894c7ccc99153
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a8c061ef7bc5068b
-#   text hash     9570678987280300
+#   content hash  2bf18528c13d9c5b
+#   text hash     f944414c3e62b5df
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

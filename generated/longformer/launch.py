@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a8c061ef7bc5068b
-#   text hash     ab0f2c87286b8716
+#   content hash  2bf18528c13d9c5b
+#   text hash     2431409698c6347c
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

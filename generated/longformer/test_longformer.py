@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a8c061ef7bc5068b
-#   text hash     be0fb9139b52cd9f
+#   content hash  2bf18528c13d9c5b
+#   text hash     4786bc6c0cfd0636
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

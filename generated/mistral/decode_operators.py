@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b56c88c7c7411015
-#   text hash     95048fb7ea159edb
+#   content hash  e3be2813b50ea43d
+#   text hash     2b7d3be87247759d
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

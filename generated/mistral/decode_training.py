@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b56c88c7c7411015
-#   text hash     1a1dd57f75d0cd9e
+#   content hash  e3be2813b50ea43d
+#   text hash     936b0735176e69d0
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

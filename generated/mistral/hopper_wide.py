@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b56c88c7c7411015
-#   text hash     be892f9e8354e267
+#   content hash  e3be2813b50ea43d
+#   text hash     7e95b58249224b03
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

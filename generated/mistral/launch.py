@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b56c88c7c7411015
-#   text hash     a03546e895b1f6a0
+#   content hash  e3be2813b50ea43d
+#   text hash     a072d0a40909b6a1
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b56c88c7c7411015
-#   text hash     b7e9ce6ff9cae0b7
+#   content hash  e3be2813b50ea43d
+#   text hash     5f1499cd25b8a9cb
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

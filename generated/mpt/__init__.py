@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  dae6106057022404
-#   text hash     1852f1bb3efa7fbc
+#   content hash  c5d080135151b61e
+#   text hash     21cd46573a0f17a5
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  dae6106057022404
-#   text hash     59d9f1bfc987ef87
+#   content hash  c5d080135151b61e
+#   text hash     6ea45d71f9cb9ae4
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

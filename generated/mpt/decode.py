@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  dae6106057022404
-#   text hash     832ae59e7cf75dde
+#   content hash  c5d080135151b61e
+#   text hash     eeac063a47085ca6
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  dae6106057022404
-#   text hash     82892792d752937a
+#   content hash  c5d080135151b61e
+#   text hash     22ef50599b54d41c
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  dae6106057022404
-#   text hash     c9b80193a4d2d5b2
+#   content hash  c5d080135151b61e
+#   text hash     4af810fea792030e
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  dae6106057022404
-#   text hash     da95b04b1c12618f
+#   content hash  c5d080135151b61e
+#   text hash     689020fbdc6e7f2e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  dae6106057022404
-#   text hash     caf44d45fc75c4e0
+#   content hash  c5d080135151b61e
+#   text hash     9ce23905c89149e8
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  71467ec19f3f8049
-#   text hash     8a24a2625f59ea24
+#   content hash  00e3ccef2b2f691f
+#   text hash     81f70847e45fcc6b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

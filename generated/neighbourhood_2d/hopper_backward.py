@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  71467ec19f3f8049
-#   text hash     17c02ffff3f4af88
+#   content hash  00e3ccef2b2f691f
+#   text hash     7b96d8cfecc610ff
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  71467ec19f3f8049
-#   text hash     1437d0956fc0577e
+#   content hash  00e3ccef2b2f691f
+#   text hash     b3d6f7e56ab0830a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  71467ec19f3f8049
-#   text hash     1549b4aae2abffe5
+#   content hash  00e3ccef2b2f691f
+#   text hash     5115cb1672889092
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

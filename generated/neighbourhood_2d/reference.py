@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  71467ec19f3f8049
-#   text hash     4a0469c22cc19ba4
+#   content hash  00e3ccef2b2f691f
+#   text hash     6b00aed05fe07b90
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  81e602c31011e526
-#   text hash     a4594d62ce48124a
+#   content hash  24bdd1f284a22eda
+#   text hash     b72cf0a4e5279091
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

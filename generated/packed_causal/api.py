@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  81e602c31011e526
-#   text hash     9ae00398cdf8d721
+#   content hash  24bdd1f284a22eda
+#   text hash     e773b7c6639d145f
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  81e602c31011e526
-#   text hash     f5ef7abb2c2996fa
+#   content hash  24bdd1f284a22eda
+#   text hash     521877ad1cb3d270
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  81e602c31011e526
-#   text hash     dc47c7b291d5ba05
+#   content hash  24bdd1f284a22eda
+#   text hash     0dbc9ccf78e328a4
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  81e602c31011e526
-#   text hash     7160e31ffd6bc333
+#   content hash  24bdd1f284a22eda
+#   text hash     ccc8def26348c38b
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4ace59b2f6bcb7a0
-#   text hash     e0adbedc2eaea41b
+#   content hash  23f0b75e54bc8d75
+#   text hash     3a7228a7c5bc041b
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

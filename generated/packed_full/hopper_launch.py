@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4ace59b2f6bcb7a0
-#   text hash     1a498daa12807ad2
+#   content hash  23f0b75e54bc8d75
+#   text hash     6c511151e546e40b
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4ace59b2f6bcb7a0
-#   text hash     a15afaaca5902693
+#   content hash  23f0b75e54bc8d75
+#   text hash     351e3d88a3d66ba9
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

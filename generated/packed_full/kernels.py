@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4ace59b2f6bcb7a0
-#   text hash     501eef9829a24099
+#   content hash  23f0b75e54bc8d75
+#   text hash     97bcc6909d68d9ac
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

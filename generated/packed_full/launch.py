@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4ace59b2f6bcb7a0
-#   text hash     9ddb058f798af25a
+#   content hash  23f0b75e54bc8d75
+#   text hash     fa653b47d78a126c
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

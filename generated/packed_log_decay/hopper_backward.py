@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f7685246ead31786
-#   text hash     46ca8e98ee303b41
+#   content hash  6a6ee4205b7e7d21
+#   text hash     d98a65b2aa459609
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

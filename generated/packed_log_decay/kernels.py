@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f7685246ead31786
-#   text hash     fba59609ae1556ee
+#   content hash  6a6ee4205b7e7d21
+#   text hash     9501ac47d9e90e68
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

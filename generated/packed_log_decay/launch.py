@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f7685246ead31786
-#   text hash     186e5f0633ceff56
+#   content hash  6a6ee4205b7e7d21
+#   text hash     139b30ba0fec7acb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

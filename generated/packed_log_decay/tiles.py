@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f7685246ead31786
-#   text hash     0f5f24bf0e348bb5
+#   content hash  6a6ee4205b7e7d21
+#   text hash     aaaf2e7ddebee213
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  27113bfae1352930
-#   text hash     91df801924b3f311
+#   content hash  343c0d889b91700b
+#   text hash     5bbd651cf323fddc
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  27113bfae1352930
-#   text hash     3355aca0c19d40de
+#   content hash  343c0d889b91700b
+#   text hash     a644a4a9bef08997
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  27113bfae1352930
-#   text hash     6ab0211ab77ccc5d
+#   content hash  343c0d889b91700b
+#   text hash     e4e7130b0c518359
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

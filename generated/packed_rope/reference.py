@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  27113bfae1352930
-#   text hash     c72bed61dcba0fd9
+#   content hash  343c0d889b91700b
+#   text hash     5a03be13e834138a
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

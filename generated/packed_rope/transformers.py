@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  27113bfae1352930
-#   text hash     8f4326fc9786c8b8
+#   content hash  343c0d889b91700b
+#   text hash     c4349aacb6243b5d
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6477b59c7ad07028
-#   text hash     1576be48348e741b
+#   content hash  4980ebf459f3ea47
+#   text hash     3a13a8cf2904bf31
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

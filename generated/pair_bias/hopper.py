@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6477b59c7ad07028
-#   text hash     390e5dd0491aa32f
+#   content hash  4980ebf459f3ea47
+#   text hash     4e3c71106a70f61f
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

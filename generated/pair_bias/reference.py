@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6477b59c7ad07028
-#   text hash     a8a6c2daae1d7c85
+#   content hash  4980ebf459f3ea47
+#   text hash     a9b1daa142d59cc7
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6477b59c7ad07028
-#   text hash     cd78693450ff5b0f
+#   content hash  4980ebf459f3ea47
+#   text hash     9004eadf3f8af7e6
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

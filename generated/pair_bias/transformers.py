@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6477b59c7ad07028
-#   text hash     4dd990d99cf44438
+#   content hash  4980ebf459f3ea47
+#   text hash     14394168a29281de
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

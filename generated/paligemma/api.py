@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6a207811b7079466
-#   text hash     bbc506e6a6a2ef79
+#   content hash  a7188d107164bdc1
+#   text hash     68b5a0b02b8bd384
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6a207811b7079466
-#   text hash     27585ca2f18abcb5
+#   content hash  a7188d107164bdc1
+#   text hash     63d6a54bd228f8f7
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6a207811b7079466
-#   text hash     1d1b33dd93177650
+#   content hash  a7188d107164bdc1
+#   text hash     313aad1626085a25
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6a207811b7079466
-#   text hash     d02539fdbf287bf7
+#   content hash  a7188d107164bdc1
+#   text hash     65fee22b89fdd15b
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

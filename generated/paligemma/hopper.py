@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6a207811b7079466
-#   text hash     6096c6e6f1489626
+#   content hash  a7188d107164bdc1
+#   text hash     b38c262b1fd70c2d
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

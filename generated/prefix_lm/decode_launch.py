@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  57b2ec129d41730f
-#   text hash     d5da7fa23089aaf0
+#   content hash  62486fa00bc627bb
+#   text hash     e6494ab1c69cfea8
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

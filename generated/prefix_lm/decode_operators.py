@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  57b2ec129d41730f
-#   text hash     d9c67402eae0bcbb
+#   content hash  62486fa00bc627bb
+#   text hash     5b68077535c10d82
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

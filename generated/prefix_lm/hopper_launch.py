@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  57b2ec129d41730f
-#   text hash     0eb394c71e24e067
+#   content hash  62486fa00bc627bb
+#   text hash     c65891838015d5a8
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

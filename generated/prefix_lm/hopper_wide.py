@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  57b2ec129d41730f
-#   text hash     9b4125387b35d42f
+#   content hash  62486fa00bc627bb
+#   text hash     f0d7d0f17a8b900c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

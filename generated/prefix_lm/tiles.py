@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  57b2ec129d41730f
-#   text hash     7a465a8c40df6458
+#   content hash  62486fa00bc627bb
+#   text hash     f51ec11e91f38bba
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

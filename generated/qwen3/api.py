@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6486d72264e82287
-#   text hash     2d8dcc8892896cd2
+#   content hash  321e512cfca37b0f
+#   text hash     8dd703b6e3ac0755
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

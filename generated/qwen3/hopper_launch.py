@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6486d72264e82287
-#   text hash     3e50c0b8d5884fe4
+#   content hash  321e512cfca37b0f
+#   text hash     4a1edba471e2ab03
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

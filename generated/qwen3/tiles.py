@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6486d72264e82287
-#   text hash     46ce3579ec02ceac
+#   content hash  321e512cfca37b0f
+#   text hash     964d99fddc8c0bff
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6486d72264e82287
-#   text hash     df463f4170fda421
+#   content hash  321e512cfca37b0f
+#   text hash     0bc6ff8887ddab11
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  60ba7d16ca46cf49
-#   text hash     81d29764370a64f0
+#   content hash  4a76978dfebf37d5
+#   text hash     c44844d418b752a4
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

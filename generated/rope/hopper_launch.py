@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  60ba7d16ca46cf49
-#   text hash     8594ff9c76f09353
+#   content hash  4a76978dfebf37d5
+#   text hash     2db71f9497844f02
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  60ba7d16ca46cf49
-#   text hash     006fa3c791a5c251
+#   content hash  4a76978dfebf37d5
+#   text hash     bafc0740b7a59da4
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  60ba7d16ca46cf49
-#   text hash     8ecae93b536a9c6b
+#   content hash  4a76978dfebf37d5
+#   text hash     dec0039d8362ffa0
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

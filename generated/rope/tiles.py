@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  60ba7d16ca46cf49
-#   text hash     6b91cf115a604646
+#   content hash  4a76978dfebf37d5
+#   text hash     6121540341e4be37
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c7f44653597a31cd
-#   text hash     2c5a6a102a764399
+#   content hash  5ee20c8e9ef65c20
+#   text hash     1fec0f1a5857f2d8
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

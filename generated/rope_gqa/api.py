@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c7f44653597a31cd
-#   text hash     d0884d14c196a41a
+#   content hash  5ee20c8e9ef65c20
+#   text hash     ad0897ebaf747fe7
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c7f44653597a31cd
-#   text hash     0a92528a6356b166
+#   content hash  5ee20c8e9ef65c20
+#   text hash     9c000b48c06567c8
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

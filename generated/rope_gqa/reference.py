@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c7f44653597a31cd
-#   text hash     258d8d94019a0a19
+#   content hash  5ee20c8e9ef65c20
+#   text hash     61ec66e63c82989a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c7f44653597a31cd
-#   text hash     e2e508aaa1560b80
+#   content hash  5ee20c8e9ef65c20
+#   text hash     d49d5c1a4d89eafc
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  564a7cfe02d0742b
-#   text hash     b787ff4c6358c227
+#   content hash  4e842fcf56afc7e7
+#   text hash     8c06aed90684fa5b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

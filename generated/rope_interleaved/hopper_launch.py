@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  564a7cfe02d0742b
-#   text hash     d385edd2d4db3f23
+#   content hash  4e842fcf56afc7e7
+#   text hash     678cf2aa647b1451
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

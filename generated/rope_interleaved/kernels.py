@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  564a7cfe02d0742b
-#   text hash     0cd8397227cc8d1c
+#   content hash  4e842fcf56afc7e7
+#   text hash     e3d56f1a9f6bbfb6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

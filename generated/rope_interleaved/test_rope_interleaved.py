@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  564a7cfe02d0742b
-#   text hash     a14c493677bd74b9
+#   content hash  4e842fcf56afc7e7
+#   text hash     3a7ee6c79e010aa8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ed7863f1ac28582a
-#   text hash     18ac7df31fac154f
+#   content hash  c7ec3a5497bc5ef9
+#   text hash     54921fd35f6e51d2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ed7863f1ac28582a
-#   text hash     dc4b4c9785187992
+#   content hash  c7ec3a5497bc5ef9
+#   text hash     3a0a999822be673e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

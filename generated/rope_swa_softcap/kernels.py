@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ed7863f1ac28582a
-#   text hash     2a59d8ca6960a358
+#   content hash  c7ec3a5497bc5ef9
+#   text hash     a76ddae4da349646
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

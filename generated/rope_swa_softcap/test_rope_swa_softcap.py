@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ed7863f1ac28582a
-#   text hash     c1da7181164ac470
+#   content hash  c7ec3a5497bc5ef9
+#   text hash     dfea05e3e8791dab
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

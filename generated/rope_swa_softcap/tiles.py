@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ed7863f1ac28582a
-#   text hash     5d40f69aa237670b
+#   content hash  c7ec3a5497bc5ef9
+#   text hash     f25c7a80a5ec7354
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

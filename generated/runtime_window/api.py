@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  09a32d02f2104e32
-#   text hash     7ea7175da2d494c0
+#   content hash  4f4886eaabb5cbe1
+#   text hash     ffaf99d1172a8eae
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  09a32d02f2104e32
-#   text hash     86af55a470035a7d
+#   content hash  4f4886eaabb5cbe1
+#   text hash     27c8ef36de9b7a27
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  09a32d02f2104e32
-#   text hash     e424a2e604ecfb26
+#   content hash  4f4886eaabb5cbe1
+#   text hash     e49acbe10e9a69f4
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

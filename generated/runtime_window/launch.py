@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  09a32d02f2104e32
-#   text hash     7806a8ebbadfb5fd
+#   content hash  4f4886eaabb5cbe1
+#   text hash     9c8a09ae4019b13a
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  09a32d02f2104e32
-#   text hash     8bee98e64e9caba2
+#   content hash  4f4886eaabb5cbe1
+#   text hash     9cc38dca463efeab
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  cc1a4faf1072fda5
-#   text hash     2951b68a71ae62c1
+#   content hash  773888d3e425dae3
+#   text hash     893d40cec744dd56
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

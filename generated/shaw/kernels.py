@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  cc1a4faf1072fda5
-#   text hash     de2a015cb8e28d6f
+#   content hash  773888d3e425dae3
+#   text hash     eed56f8dec430c3b
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

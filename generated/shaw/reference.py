@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  cc1a4faf1072fda5
-#   text hash     a11126891cf8419e
+#   content hash  773888d3e425dae3
+#   text hash     2249104bfc67cacd
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  cc1a4faf1072fda5
-#   text hash     b81dd45064e3ab56
+#   content hash  773888d3e425dae3
+#   text hash     65111b962fcaf5f5
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

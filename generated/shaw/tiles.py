@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  cc1a4faf1072fda5
-#   text hash     2e0d95137826070f
+#   content hash  773888d3e425dae3
+#   text hash     a283a4e9603ef9d1
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

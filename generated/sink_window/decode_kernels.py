@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c5dd6f0454afb119
-#   text hash     60c876dbf099122e
+#   content hash  39122d4f3ba23d25
+#   text hash     9e28ad866045bf43
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c5dd6f0454afb119
-#   text hash     4098fd147025ff80
+#   content hash  39122d4f3ba23d25
+#   text hash     f94768554e28ac86
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

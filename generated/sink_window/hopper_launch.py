@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c5dd6f0454afb119
-#   text hash     96f8d490cc314910
+#   content hash  39122d4f3ba23d25
+#   text hash     45dce0b0db451581
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

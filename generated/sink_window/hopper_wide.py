@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c5dd6f0454afb119
-#   text hash     a823e704e1915c96
+#   content hash  39122d4f3ba23d25
+#   text hash     a450cf42d81621f2
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c5dd6f0454afb119
-#   text hash     49a9088cb5caf8e8
+#   content hash  39122d4f3ba23d25
+#   text hash     2d2bedfbae94cda6
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9ee14fef6914ad96
-#   text hash     e73d32195b693c69
+#   content hash  70bc23eea115ab15
+#   text hash     77304e1960ce7e74
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

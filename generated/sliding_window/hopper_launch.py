@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9ee14fef6914ad96
-#   text hash     83782959a3f13013
+#   content hash  70bc23eea115ab15
+#   text hash     4e8355a6ef2ce74d
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9ee14fef6914ad96
-#   text hash     c9654b04602e9112
+#   content hash  70bc23eea115ab15
+#   text hash     0c9bbb0c2892e769
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9ee14fef6914ad96
-#   text hash     baa4216304b0bf94
+#   content hash  70bc23eea115ab15
+#   text hash     5e3aa419c972902e
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

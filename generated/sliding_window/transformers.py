@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9ee14fef6914ad96
-#   text hash     22f9b0bc81b2910b
+#   content hash  70bc23eea115ab15
+#   text hash     8416cb274528a2ff
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6363373f572fcb67
-#   text hash     2010af39fc53782d
+#   content hash  8c88ca1923510f3c
+#   text hash     7d95cee8090d31d6
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6363373f572fcb67
-#   text hash     a3ed1a8ad5599cbe
+#   content hash  8c88ca1923510f3c
+#   text hash     5eefb588212d031a
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

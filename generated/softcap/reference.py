@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6363373f572fcb67
-#   text hash     66d227820adc3c12
+#   content hash  8c88ca1923510f3c
+#   text hash     cf2365884c5acbd2
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6363373f572fcb67
-#   text hash     6acbce3ca05a0d2f
+#   content hash  8c88ca1923510f3c
+#   text hash     53181fbdbd01cfb6
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

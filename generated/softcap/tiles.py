@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6363373f572fcb67
-#   text hash     0bbcaba146bec54b
+#   content hash  8c88ca1923510f3c
+#   text hash     601ae9eff623f3bf
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  92774835d360f884
-#   text hash     09ccd662199b4eb6
+#   content hash  d41e0ced5ef8e2d6
+#   text hash     be642de9be314d32
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  92774835d360f884
-#   text hash     23ab711837384c2b
+#   content hash  d41e0ced5ef8e2d6
+#   text hash     fe3a5b04a28a3f9e
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

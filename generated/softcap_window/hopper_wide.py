@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  92774835d360f884
-#   text hash     28374f7a6f915f6c
+#   content hash  d41e0ced5ef8e2d6
+#   text hash     1df21045f4155c89
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

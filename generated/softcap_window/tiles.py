@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  92774835d360f884
-#   text hash     71a3cde279b9a4a5
+#   content hash  d41e0ced5ef8e2d6
+#   text hash     ee4a7c514b5ee7c8
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  92774835d360f884
-#   text hash     d56324a685af96c2
+#   content hash  d41e0ced5ef8e2d6
+#   text hash     1b325926415597ff
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

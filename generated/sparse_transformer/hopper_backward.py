@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5bf2be6e27f36d80
-#   text hash     6cc083518b6926ec
+#   content hash  ad697ef60fb63b64
+#   text hash     9b2371f036ba8721
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5bf2be6e27f36d80
-#   text hash     c8efd5c6922665a7
+#   content hash  ad697ef60fb63b64
+#   text hash     e3f529f52bc53e87
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5bf2be6e27f36d80
-#   text hash     3f63773c0f175622
+#   content hash  ad697ef60fb63b64
+#   text hash     cf804c9fac4eedc9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

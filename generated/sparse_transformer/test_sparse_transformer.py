@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5bf2be6e27f36d80
-#   text hash     9535ae25cabb89b1
+#   content hash  ad697ef60fb63b64
+#   text hash     ed7b91fbf9f8b134
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5bf2be6e27f36d80
-#   text hash     6d789a6f0cc73539
+#   content hash  ad697ef60fb63b64
+#   text hash     0978e11e71b339f6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  02a112dd1755bd54
-#   text hash     01d40b041729e63f
+#   content hash  0e93eb725d7569c5
+#   text hash     4b7f7011d83da799
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

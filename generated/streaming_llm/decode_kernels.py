@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  02a112dd1755bd54
-#   text hash     2b0a7e6ac49213a8
+#   content hash  0e93eb725d7569c5
+#   text hash     e26506113c5b545a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

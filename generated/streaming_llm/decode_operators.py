@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  02a112dd1755bd54
-#   text hash     44f8c2adde73edbf
+#   content hash  0e93eb725d7569c5
+#   text hash     2472109fdb622c09
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

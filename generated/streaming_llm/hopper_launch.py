@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  02a112dd1755bd54
-#   text hash     65c27e3d292b005b
+#   content hash  0e93eb725d7569c5
+#   text hash     8cf08180d98c0648
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

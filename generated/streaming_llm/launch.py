@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  02a112dd1755bd54
-#   text hash     f82d9b6ea361421c
+#   content hash  0e93eb725d7569c5
+#   text hash     53e3a1e45894788d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

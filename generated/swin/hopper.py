@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2ae375ba396abcda
-#   text hash     a150a5ec0291ae85
+#   content hash  e61eba7d7c804465
+#   text hash     f7110f7b005a58de
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

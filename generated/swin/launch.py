@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2ae375ba396abcda
-#   text hash     388165e5343d458e
+#   content hash  e61eba7d7c804465
+#   text hash     bbb79eea8af54826
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

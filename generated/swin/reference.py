@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2ae375ba396abcda
-#   text hash     cd163f9930a74932
+#   content hash  e61eba7d7c804465
+#   text hash     6e7a38fe8638dc24
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2ae375ba396abcda
-#   text hash     c4ea05de5a6ebca1
+#   content hash  e61eba7d7c804465
+#   text hash     d68e8000a7b1587a
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2ae375ba396abcda
-#   text hash     86d31751ad36bb2c
+#   content hash  e61eba7d7c804465
+#   text hash     c74baf7a4df6f7b5
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d79bbb53937d3a5d
-#   text hash     a39955d404411db4
+#   content hash  1843201b1235324f
+#   text hash     a04f2b1246980b86
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

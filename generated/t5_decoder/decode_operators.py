@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d79bbb53937d3a5d
-#   text hash     fee7b8b737496690
+#   content hash  1843201b1235324f
+#   text hash     05f2b61c979c4c8c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

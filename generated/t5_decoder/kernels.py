@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d79bbb53937d3a5d
-#   text hash     d4821d065a056314
+#   content hash  1843201b1235324f
+#   text hash     6caa708c5cb6967c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d79bbb53937d3a5d
-#   text hash     74c69554f5e4c6b7
+#   content hash  1843201b1235324f
+#   text hash     689b64b4d1e2f0ca
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d79bbb53937d3a5d
-#   text hash     79b10a92d15ac112
+#   content hash  1843201b1235324f
+#   text hash     368325dbd09ddc37
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

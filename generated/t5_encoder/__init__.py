@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  532952a91a57b69a
-#   text hash     9204f93c54585f9e
+#   content hash  7856980b0d71800e
+#   text hash     27ed110e4ffa1b3f
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  532952a91a57b69a
-#   text hash     5e9e774270d842f2
+#   content hash  7856980b0d71800e
+#   text hash     6b8f4e15089b850b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

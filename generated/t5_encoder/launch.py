@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  532952a91a57b69a
-#   text hash     e13b7bf7bb658649
+#   content hash  7856980b0d71800e
+#   text hash     d7cd43db8fd1da46
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  532952a91a57b69a
-#   text hash     3c39544d2c119998
+#   content hash  7856980b0d71800e
+#   text hash     ed3fa2b49b880416
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  532952a91a57b69a
-#   text hash     fc6acc711cbe8409
+#   content hash  7856980b0d71800e
+#   text hash     016e7d5ab4914b66
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

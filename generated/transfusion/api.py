@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b43b9504f6a66d37
-#   text hash     31006d7d4603920c
+#   content hash  6061917aed630641
+#   text hash     f29c67fbc7bb794d
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b43b9504f6a66d37
-#   text hash     a5156efe66465a00
+#   content hash  6061917aed630641
+#   text hash     00bc8a92fbec97ee
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

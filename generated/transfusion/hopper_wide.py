@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b43b9504f6a66d37
-#   text hash     96f2a3d35afea329
+#   content hash  6061917aed630641
+#   text hash     0993057a54a7d70a
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b43b9504f6a66d37
-#   text hash     160c2f0de44e778d
+#   content hash  6061917aed630641
+#   text hash     d6a5b9952ad13af3
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  62b86d9a37d0a8b8
-#   text hash     a97e20875ea5f1c3
+#   content hash  b0204215d92124e4
+#   text hash     7fe9d1432db1db59
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  62b86d9a37d0a8b8
-#   text hash     8b12eeeddeb60e40
+#   content hash  b0204215d92124e4
+#   text hash     adc109b28fcff4ed
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

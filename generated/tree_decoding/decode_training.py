@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  62b86d9a37d0a8b8
-#   text hash     c9d923c6c4751dd1
+#   content hash  b0204215d92124e4
+#   text hash     d61bba5721e0c213
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  62b86d9a37d0a8b8
-#   text hash     38b5ee1c7e01650d
+#   content hash  b0204215d92124e4
+#   text hash     f45b3435fa346867
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

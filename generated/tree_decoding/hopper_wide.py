@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  62b86d9a37d0a8b8
-#   text hash     23f667938ca6e221
+#   content hash  b0204215d92124e4
+#   text hash     6d943279b0dedb15
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -262,13 +262,19 @@ def test_prompts_of_different_lengths_go_on_where_each_ends(package: Callable[..
         layer(x[:, :2], cache=cache)
     cache.keep(torch.tensor([1, 1], dtype=torch.int32), 1)
     layer(x[:, :2], cache=cache)
-    for wrong, told in (
-        ([1, 1], "got list"),
-        (torch.tensor([1]), r"got \(1,\)"),
-        (torch.tensor([1, -1]), r"got \[1, -1\]"),
+    for wrong, longest, told in (
+        ([1, 1], None, "lengths: expected a tensor, got list"),
+        (torch.tensor([1.0, 1.0]), None, "lengths: expected int32 or int64, got float32"),
+        (torch.tensor([1]), None, r"lengths: expected shape \(2,\), got \(1,\)"),
+        (torch.tensor([1, -1]), None, r"lengths: expected none below 0, got \[1, -1\]"),
+        (torch.tensor([3, 2]), 2, "longest: expected at least the 3 tokens that a sequence keeps, got 2"),
+        (torch.tensor([9, 9]), 2, "longest: expected at least the 3 tokens that a sequence keeps, got 2"),
+        (torch.tensor([1, 1]), 9, "longest: expected at most 8, got 9"),
+        (torch.tensor([1, 1]), -1, "longest: expected at least 0, got -1"),
+        (torch.tensor([1, 1]), torch.tensor(1), "longest: expected an int, got Tensor"),
     ):
-        with pytest.raises(ValueError, match=f"lengths: expected .*{told}"):
-            cache.keep(wrong)
+        with pytest.raises((TypeError, ValueError), match=told):
+            cache.keep(wrong, longest)
     with pytest.raises(ValueError, match=f"cache: expected a batch of {B}, as it was made for, got 1"):
         layer(x[:1, :1], cache=cache)
     assert cache.seq_lens.tolist() == [3, 3]

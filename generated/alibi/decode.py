@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9b15a5881c04527c
-#   text hash     2d1a490ba33001f0
+#   content hash  6633beea4a37849a
+#   text hash     2f9591daa636f67d
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

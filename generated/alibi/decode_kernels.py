@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9b15a5881c04527c
-#   text hash     37d906b285be9f85
+#   content hash  6633beea4a37849a
+#   text hash     41343ca924f69904
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

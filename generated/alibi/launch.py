@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9b15a5881c04527c
-#   text hash     3534c0f78444c3e8
+#   content hash  6633beea4a37849a
+#   text hash     08e693d974a02a35
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

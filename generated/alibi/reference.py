@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9b15a5881c04527c
-#   text hash     d5eda26284dd9fc2
+#   content hash  6633beea4a37849a
+#   text hash     e6529de441c7009b
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

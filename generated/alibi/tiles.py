@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9b15a5881c04527c
-#   text hash     cd32be7d920ea953
+#   content hash  6633beea4a37849a
+#   text hash     ad0680028e51b9fa
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  781f8db33e7bc44e
-#   text hash     1f07ff9ea5259396
+#   content hash  98a043539d318448
+#   text hash     6194b513c06130eb
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

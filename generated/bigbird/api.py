@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  781f8db33e7bc44e
-#   text hash     fe99e97353871ed7
+#   content hash  98a043539d318448
+#   text hash     0f1bb163e746c5fa
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  781f8db33e7bc44e
-#   text hash     16f4bb78d3ada0e5
+#   content hash  98a043539d318448
+#   text hash     943935d37955e022
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

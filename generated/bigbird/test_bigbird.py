@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  781f8db33e7bc44e
-#   text hash     8a72d2961cab04fd
+#   content hash  98a043539d318448
+#   text hash     848ea96ed28142bd
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

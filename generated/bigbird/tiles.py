@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  781f8db33e7bc44e
-#   text hash     59ed42c2536a3eda
+#   content hash  98a043539d318448
+#   text hash     42db051b9ef043d7
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  cbcf7956d61aebd5
-#   text hash     c3c893f342d91659
+#   content hash  6790c9c80f42d90e
+#   text hash     bd7dea8092f76fe0
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

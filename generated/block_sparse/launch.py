@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  cbcf7956d61aebd5
-#   text hash     71272874a948d0c9
+#   content hash  6790c9c80f42d90e
+#   text hash     aabc79ffde11e0e5
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

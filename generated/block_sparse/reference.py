@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  cbcf7956d61aebd5
-#   text hash     30658fc7913f6f01
+#   content hash  6790c9c80f42d90e
+#   text hash     6d5aeea26276da93
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  cbcf7956d61aebd5
-#   text hash     31f9b6c4b3c11d65
+#   content hash  6790c9c80f42d90e
+#   text hash     887546ea29e2de7b
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

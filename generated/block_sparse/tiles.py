@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  cbcf7956d61aebd5
-#   text hash     3e14b4065d094095
+#   content hash  6790c9c80f42d90e
+#   text hash     bc3d589b8b5f5302
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

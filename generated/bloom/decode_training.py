@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ce9d36ad7ecd2011
-#   text hash     94dd62a4a7ffefd8
+#   content hash  23e0dc6bba2e0b79
+#   text hash     02c15ca65ee35abd
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

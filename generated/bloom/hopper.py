@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ce9d36ad7ecd2011
-#   text hash     80f74e850b1bd862
+#   content hash  23e0dc6bba2e0b79
+#   text hash     7103608c4f137ffa
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

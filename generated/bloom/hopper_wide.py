@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ce9d36ad7ecd2011
-#   text hash     091d35ffecce22cf
+#   content hash  23e0dc6bba2e0b79
+#   text hash     e470d9b0bc14e291
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ce9d36ad7ecd2011
-#   text hash     7e9bcfd40b5da547
+#   content hash  23e0dc6bba2e0b79
+#   text hash     a1de53c608b5f780
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

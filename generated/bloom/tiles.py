@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ce9d36ad7ecd2011
-#   text hash     dd6d30b81b41a92e
+#   content hash  23e0dc6bba2e0b79
+#   text hash     686f5e0dd899df8f
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

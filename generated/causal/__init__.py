@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e9eab4ac3fa89c8e
-#   text hash     d3027123872e6367
+#   content hash  abea8b38963262e3
+#   text hash     a1a0f558a89f942f
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e9eab4ac3fa89c8e
-#   text hash     8d36ebc140438485
+#   content hash  abea8b38963262e3
+#   text hash     918c94b80b68606a
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e9eab4ac3fa89c8e
-#   text hash     fab2de140c4a8485
+#   content hash  abea8b38963262e3
+#   text hash     bac194302241dd9f
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

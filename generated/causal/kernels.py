@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e9eab4ac3fa89c8e
-#   text hash     a6658e6e51dfaee7
+#   content hash  abea8b38963262e3
+#   text hash     12845b4fcbc4d3dd
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e9eab4ac3fa89c8e
-#   text hash     7989272841360567
+#   content hash  abea8b38963262e3
+#   text hash     a0ee68834d968204
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -79,9 +79,10 @@ class Attention(torch.nn.Module):
         k_lens, k_starts: int32 (B,), optional; entry b has the tokens of rows k_starts[b] to k_lens[b], without the last one
         cache: of `new_cache`, optional; x are tokens that follow those in it
         """
-        q = self.q_norm(self.q_proj(x).view(*x.shape[:-1], -1, self.head_dim))
-        k = self.k_norm(self.k_proj(x).view(*x.shape[:-1], -1, self.head_dim))
-        v = self.v_proj(x).view(*x.shape[:-1], -1, self.v_head_dim)
+        # view would not find the number of heads where there are no tokens
+        q = self.q_norm(torch.unflatten(self.q_proj(x), -1, (-1, self.head_dim)))
+        k = self.k_norm(torch.unflatten(self.k_proj(x), -1, (-1, self.head_dim)))
+        v = torch.unflatten(self.v_proj(x), -1, (-1, self.v_head_dim))
         if cache is not None:
             if not (k_lens is k_starts is None):
                 raise ValueError("cache: expected no k_lens and k_starts beside it; Cache.keep leaves padding out")

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e9eab4ac3fa89c8e
-#   text hash     dd8f33e6f563484a
+#   content hash  abea8b38963262e3
+#   text hash     a50178bdeebbbcc9
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

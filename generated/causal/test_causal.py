@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e9eab4ac3fa89c8e
-#   text hash     5c33d546f97be77b
+#   content hash  abea8b38963262e3
+#   text hash     7f2fbfd35b94bfce
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

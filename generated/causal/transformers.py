@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e9eab4ac3fa89c8e
-#   text hash     ea972e95f59e1f2d
+#   content hash  abea8b38963262e3
+#   text hash     e9fed65038d7029a
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

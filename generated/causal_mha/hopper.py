@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0bf18ead3aabfc0d
-#   text hash     423e19a7ebf6233a
+#   content hash  2124f4bcc6829215
+#   text hash     463c6fe6fa3763ce
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0bf18ead3aabfc0d
-#   text hash     a24472278aa84aa2
+#   content hash  2124f4bcc6829215
+#   text hash     dc784dff313b9203
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0bf18ead3aabfc0d
-#   text hash     2425966acf2c11e1
+#   content hash  2124f4bcc6829215
+#   text hash     e583a0d29c3563e4
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

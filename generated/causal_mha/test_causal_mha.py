@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0bf18ead3aabfc0d
-#   text hash     4da8ea217dede7ce
+#   content hash  2124f4bcc6829215
+#   text hash     76d3212ce6c31162
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

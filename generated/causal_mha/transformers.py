@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0bf18ead3aabfc0d
-#   text hash     b3923071c30b36b0
+#   content hash  2124f4bcc6829215
+#   text hash     35187d93742524bb
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

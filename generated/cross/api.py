@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9ff91758c1259c13
-#   text hash     22ddb14d94fb615f
+#   content hash  7f4f568d315289c8
+#   text hash     3580aec659f7f356
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

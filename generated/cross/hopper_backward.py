@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9ff91758c1259c13
-#   text hash     d58d781ff08a6a93
+#   content hash  7f4f568d315289c8
+#   text hash     5c158b7b167fb195
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9ff91758c1259c13
-#   text hash     6202d77cc643a65d
+#   content hash  7f4f568d315289c8
+#   text hash     20c0f971609fcb0e
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

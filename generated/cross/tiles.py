@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9ff91758c1259c13
-#   text hash     717e926c54ee6733
+#   content hash  7f4f568d315289c8
+#   text hash     ae8f1fd398c1de01
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

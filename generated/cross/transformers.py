@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9ff91758c1259c13
-#   text hash     69abef3f43619449
+#   content hash  7f4f568d315289c8
+#   text hash     f5d438291b3a61fb
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

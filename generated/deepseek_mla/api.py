@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  98093bf44ad38d94
-#   text hash     1b0062b7a39b86da
+#   content hash  a747de3c42c4fbc5
+#   text hash     9ca4e2b5c98c7259
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

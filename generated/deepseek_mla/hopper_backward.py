@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  98093bf44ad38d94
-#   text hash     2a03d961e4cb6792
+#   content hash  a747de3c42c4fbc5
+#   text hash     36ff09760a0d47c7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

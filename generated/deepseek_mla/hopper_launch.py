@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  98093bf44ad38d94
-#   text hash     3a0f34af2b9207e4
+#   content hash  a747de3c42c4fbc5
+#   text hash     c586fa32a3b28b04
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

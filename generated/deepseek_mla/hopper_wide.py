@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  98093bf44ad38d94
-#   text hash     dd8df0c3ca470cf0
+#   content hash  a747de3c42c4fbc5
+#   text hash     f66fe54ea1fb24fb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  00bf47719359c993
-#   text hash     3cda37ef6efe716b
+#   content hash  7da6ff3bb6570367
+#   text hash     2a6e2d78a7d6f060
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  00bf47719359c993
-#   text hash     10172ed9cd0b6b18
+#   content hash  7da6ff3bb6570367
+#   text hash     fe22eb96e83bfeac
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

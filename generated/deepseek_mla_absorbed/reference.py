@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  00bf47719359c993
-#   text hash     a459cb0a8ac8ba29
+#   content hash  7da6ff3bb6570367
+#   text hash     1c6ddcb3710c7660
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  00bf47719359c993
-#   text hash     496ce3e4d8cc9f89
+#   content hash  7da6ff3bb6570367
+#   text hash     31635bb1df401d89
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

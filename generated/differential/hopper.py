@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d5ca830140fafd7c
-#   text hash     3af52a898c7d9772
+#   content hash  a1d373b52e050f4b
+#   text hash     20b2bf75b8c2a287
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d5ca830140fafd7c
-#   text hash     20b6f4ac0ac24527
+#   content hash  a1d373b52e050f4b
+#   text hash     86fcdb129d11ac04
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

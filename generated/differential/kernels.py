@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d5ca830140fafd7c
-#   text hash     bd02e71fc5bea492
+#   content hash  a1d373b52e050f4b
+#   text hash     f2b7e970e43b6a9f
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d5ca830140fafd7c
-#   text hash     b1b5378764e8b99d
+#   content hash  a1d373b52e050f4b
+#   text hash     db4d18eb537d75b1
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d5ca830140fafd7c
-#   text hash     d5272a1990c37983
+#   content hash  a1d373b52e050f4b
+#   text hash     c6db22d004d9d3c1
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

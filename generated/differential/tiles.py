@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d5ca830140fafd7c
-#   text hash     a93af34bc35d190e
+#   content hash  a1d373b52e050f4b
+#   text hash     0113196a46a723b7
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2f53b3cb29b0806d
-#   text hash     8469ac272cde10d1
+#   content hash  8060f01b48aa981f
+#   text hash     ca8f08f109739f55
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2f53b3cb29b0806d
-#   text hash     1af3996524c2e8de
+#   content hash  8060f01b48aa981f
+#   text hash     b70fe880e25038ca
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2f53b3cb29b0806d
-#   text hash     8fe3b44c7ea50732
+#   content hash  8060f01b48aa981f
+#   text hash     97e19d003fca2fb9
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

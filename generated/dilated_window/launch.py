@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2f53b3cb29b0806d
-#   text hash     1b2c6cf3fbe1d994
+#   content hash  8060f01b48aa981f
+#   text hash     e6652af31a1746e5
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2f53b3cb29b0806d
-#   text hash     f26f9e4be3040aae
+#   content hash  8060f01b48aa981f
+#   text hash     659d8dff8a5fd750
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

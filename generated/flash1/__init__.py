@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ad2e93a7eaeeb6cb
-#   text hash     c29c8968819f0d22
+#   content hash  a115803db6076d6b
+#   text hash     00349a1569ce619b
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

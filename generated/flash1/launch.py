@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ad2e93a7eaeeb6cb
-#   text hash     36457f0d12c8e4fb
+#   content hash  a115803db6076d6b
+#   text hash     7e31640d29c06fa4
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

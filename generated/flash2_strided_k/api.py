@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e8369a4b20ccc8b3
-#   text hash     b03cb259d71a82a6
+#   content hash  55677c41ad0c8e98
+#   text hash     6dafbf801ccb0f6c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

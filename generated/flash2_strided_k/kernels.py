@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e8369a4b20ccc8b3
-#   text hash     f2be26f924ba7563
+#   content hash  55677c41ad0c8e98
+#   text hash     5dc5d77feb7d9889
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

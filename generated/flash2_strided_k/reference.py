@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e8369a4b20ccc8b3
-#   text hash     1e91dd413300a45b
+#   content hash  55677c41ad0c8e98
+#   text hash     7bf9eb3493698bcc
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

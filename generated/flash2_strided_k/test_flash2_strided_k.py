@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e8369a4b20ccc8b3
-#   text hash     26469eb2a6b882ce
+#   content hash  55677c41ad0c8e98
+#   text hash     44d277dd00d525de
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

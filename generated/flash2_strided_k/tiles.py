@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e8369a4b20ccc8b3
-#   text hash     43df941aaf8685d6
+#   content hash  55677c41ad0c8e98
+#   text hash     8b70d8269b8cf8e4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2f63749b6bfe0dd0
-#   text hash     15a50fdcd78c3749
+#   content hash  51ca2782a1e3293a
+#   text hash     0e1ba77eea2b4417
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2f63749b6bfe0dd0
-#   text hash     398ee646f9e9ad74
+#   content hash  51ca2782a1e3293a
+#   text hash     23f3c547578ff93f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2f63749b6bfe0dd0
-#   text hash     b9cee5007e47a511
+#   content hash  51ca2782a1e3293a
+#   text hash     75d68ab1c0173a7c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

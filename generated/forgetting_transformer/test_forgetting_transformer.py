@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2f63749b6bfe0dd0
-#   text hash     688b89f4656b98c9
+#   content hash  51ca2782a1e3293a
+#   text hash     8c3266ef39c6178c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

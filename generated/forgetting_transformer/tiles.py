@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2f63749b6bfe0dd0
-#   text hash     24f1947053034667
+#   content hash  51ca2782a1e3293a
+#   text hash     94b1211c24d831cb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  34c07344ca9829c0
-#   text hash     f58216170119855b
+#   content hash  773b6474bd0a0393
+#   text hash     5c31eb60bd31cb03
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

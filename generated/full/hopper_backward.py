@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  34c07344ca9829c0
-#   text hash     97ea0ca077dd7327
+#   content hash  773b6474bd0a0393
+#   text hash     3717b259203ccb09
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

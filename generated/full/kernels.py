@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  34c07344ca9829c0
-#   text hash     85d3f4644ca9e7b6
+#   content hash  773b6474bd0a0393
+#   text hash     72d7d57ca26bf92f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

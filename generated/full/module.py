@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  34c07344ca9829c0
-#   text hash     6ac36d278b683cc7
+#   content hash  773b6474bd0a0393
+#   text hash     27f169e68c8b6003
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -78,9 +78,10 @@ class Attention(torch.nn.Module):
         k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b], without the last one
         """
         keys = x if context is None else context
-        q = self.q_norm(self.q_proj(x).view(*x.shape[:-1], -1, self.head_dim))
-        k = self.k_norm(self.k_proj(keys).view(*keys.shape[:-1], -1, self.head_dim))
-        v = self.v_proj(keys).view(*keys.shape[:-1], -1, self.v_head_dim)
+        # view would not find the number of heads where there are no tokens
+        q = self.q_norm(torch.unflatten(self.q_proj(x), -1, (-1, self.head_dim)))
+        k = self.k_norm(torch.unflatten(self.k_proj(keys), -1, (-1, self.head_dim)))
+        v = torch.unflatten(self.v_proj(keys), -1, (-1, self.v_head_dim))
         out = attention(
             q,
             k,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  34c07344ca9829c0
-#   text hash     d47c91d79b86e529
+#   content hash  773b6474bd0a0393
+#   text hash     3d0993b14475c79f
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9dd853b37cc42589
-#   text hash     5040d8f307dd14c5
+#   content hash  c01ce844923b4edf
+#   text hash     0e356d21e94d4d44
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9dd853b37cc42589
-#   text hash     d673a6137fb46104
+#   content hash  c01ce844923b4edf
+#   text hash     8c1db40dd00bac4e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

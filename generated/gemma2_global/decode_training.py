@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9dd853b37cc42589
-#   text hash     63f5b870cd619042
+#   content hash  c01ce844923b4edf
+#   text hash     03230feb8f4fd0c7
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9dd853b37cc42589
-#   text hash     1d13bcf17b5c431b
+#   content hash  c01ce844923b4edf
+#   text hash     c3994228a83e644d
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

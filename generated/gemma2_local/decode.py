@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  675317f629f1eccc
-#   text hash     41865402e1ee0b5d
+#   content hash  1368edaaac1832e6
+#   text hash     9eb47500c174f89e
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

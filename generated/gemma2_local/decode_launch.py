@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  675317f629f1eccc
-#   text hash     010a55ccb78e55fc
+#   content hash  1368edaaac1832e6
+#   text hash     a9d22ce83e67692d
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  675317f629f1eccc
-#   text hash     37988b3b6700e1aa
+#   content hash  1368edaaac1832e6
+#   text hash     c55c7c3a89451eeb
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  675317f629f1eccc
-#   text hash     9c204c8ffbe8b3f1
+#   content hash  1368edaaac1832e6
+#   text hash     1e48d38772da621d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  675317f629f1eccc
-#   text hash     0333d56c9ea38002
+#   content hash  1368edaaac1832e6
+#   text hash     cd29cbfa3a536e8f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a6f560ab9552d8ae
-#   text hash     b78d898dc06841d9
+#   content hash  d20a2e5d65d939cf
+#   text hash     61a9569839de172c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a6f560ab9552d8ae
-#   text hash     4ba07de4f4ec7db0
+#   content hash  d20a2e5d65d939cf
+#   text hash     aeafe05fbbef17d8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

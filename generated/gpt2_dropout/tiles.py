@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a6f560ab9552d8ae
-#   text hash     dde2a5e562b2c730
+#   content hash  d20a2e5d65d939cf
+#   text hash     c2bdabb3685725f8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

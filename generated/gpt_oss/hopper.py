@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5602b3a15a886770
-#   text hash     6d0d7a3159c4aaaa
+#   content hash  efb019b6dda1efee
+#   text hash     3c1025e61196b70a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5602b3a15a886770
-#   text hash     b4cb7dd40a15c4bf
+#   content hash  efb019b6dda1efee
+#   text hash     79ee49062e7572a5
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5602b3a15a886770
-#   text hash     2c32f28c5ab53ac9
+#   content hash  efb019b6dda1efee
+#   text hash     c3b245842739efd7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

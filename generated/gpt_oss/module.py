@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5602b3a15a886770
-#   text hash     f6cf1246e74a97a1
+#   content hash  efb019b6dda1efee
+#   text hash     aad141718cdcafda
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -101,9 +101,10 @@ class Attention(torch.nn.Module):
             "positions": positions,
             "sinks": self.sinks,
         }
-        q = self.q_norm(self.q_proj(x).view(*x.shape[:-1], -1, self.head_dim))
-        k = self.k_norm(self.k_proj(x).view(*x.shape[:-1], -1, self.head_dim))
-        v = self.v_proj(x).view(*x.shape[:-1], -1, self.v_head_dim)
+        # view would not find the number of heads where there are no tokens
+        q = self.q_norm(torch.unflatten(self.q_proj(x), -1, (-1, self.head_dim)))
+        k = self.k_norm(torch.unflatten(self.k_proj(x), -1, (-1, self.head_dim)))
+        v = torch.unflatten(self.v_proj(x), -1, (-1, self.v_head_dim))
         if cache is not None:
             if not (k_lens is k_starts is None):
                 raise ValueError("cache: expected no k_lens and k_starts beside it; Cache.keep leaves padding out")

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5602b3a15a886770
-#   text hash     cb8122dc2d640620
+#   content hash  efb019b6dda1efee
+#   text hash     349ae7231bd2d0e8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

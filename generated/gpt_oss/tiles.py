@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5602b3a15a886770
-#   text hash     a90bf68bd500b4da
+#   content hash  efb019b6dda1efee
+#   text hash     fffb5fb9ef0917fe
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f6f2c94b18a85f3c
-#   text hash     a75bdac20c8892a9
+#   content hash  c8c52a2a4fd82d16
+#   text hash     c1e9af02902deb8c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f6f2c94b18a85f3c
-#   text hash     798d1d8f47a5af94
+#   content hash  c8c52a2a4fd82d16
+#   text hash     7cef249c30bd3d9a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

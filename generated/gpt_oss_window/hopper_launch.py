@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f6f2c94b18a85f3c
-#   text hash     95238306ba8daa2f
+#   content hash  c8c52a2a4fd82d16
+#   text hash     3e69ac9eb8bae79c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f6f2c94b18a85f3c
-#   text hash     844cffe47341a1ba
+#   content hash  c8c52a2a4fd82d16
+#   text hash     acd01970b1e629e1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

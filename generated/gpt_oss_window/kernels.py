@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f6f2c94b18a85f3c
-#   text hash     9aeda3c02540cc15
+#   content hash  c8c52a2a4fd82d16
+#   text hash     10e5735e4f352838
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

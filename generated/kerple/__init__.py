@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  416bfe30fa2a5321
-#   text hash     feb7fcfce0365917
+#   content hash  ceadfd7dee902811
+#   text hash     8cd61d4c2745ff2c
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

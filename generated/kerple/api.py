@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  416bfe30fa2a5321
-#   text hash     df0bd85a5673139b
+#   content hash  ceadfd7dee902811
+#   text hash     a4384031517627ff
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  416bfe30fa2a5321
-#   text hash     170f30bb4f30eda7
+#   content hash  ceadfd7dee902811
+#   text hash     3f6d45071301b258
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  416bfe30fa2a5321
-#   text hash     5df57494a7ec7ca2
+#   content hash  ceadfd7dee902811
+#   text hash     e1136e2660c67010
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

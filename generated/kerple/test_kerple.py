@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  416bfe30fa2a5321
-#   text hash     1a75c55bfd291617
+#   content hash  ceadfd7dee902811
+#   text hash     9d2d03d76e3ed198
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

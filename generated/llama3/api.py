@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  96090c09ee888339
-#   text hash     02647a3f0e6bbcac
+#   content hash  10e5432a20e08169
+#   text hash     2afe67d9f901904e
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  96090c09ee888339
-#   text hash     8e5a31c43398b1e1
+#   content hash  10e5432a20e08169
+#   text hash     3025eb9c508ce662
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

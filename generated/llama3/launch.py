@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  96090c09ee888339
-#   text hash     b76d8fe0e6ad80fe
+#   content hash  10e5432a20e08169
+#   text hash     4274fb97f57c9069
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

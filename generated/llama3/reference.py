@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  96090c09ee888339
-#   text hash     2625079cc32fa957
+#   content hash  10e5432a20e08169
+#   text hash     ae6ff54904c78250
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

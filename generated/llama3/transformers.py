@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  96090c09ee888339
-#   text hash     46e9e978146131fb
+#   content hash  10e5432a20e08169
+#   text hash     6bcb9b4d8dd923f7
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d7b982e7d713aa5a
-#   text hash     63be919ce43e5cd7
+#   content hash  5a99128fce7ddb3d
+#   text hash     af184f304a67285f
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

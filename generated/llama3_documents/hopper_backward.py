@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d7b982e7d713aa5a
-#   text hash     6221c5deb89e3507
+#   content hash  5a99128fce7ddb3d
+#   text hash     b48f1f2bde43d174
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

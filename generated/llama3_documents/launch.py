@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d7b982e7d713aa5a
-#   text hash     4446609c47c9df68
+#   content hash  5a99128fce7ddb3d
+#   text hash     3fa681d092118ba4
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

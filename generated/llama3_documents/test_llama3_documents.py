@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d7b982e7d713aa5a
-#   text hash     40ada849fb004f02
+#   content hash  5a99128fce7ddb3d
+#   text hash     f229e258ee234133
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d7b982e7d713aa5a
-#   text hash     97c4a70391f530f0
+#   content hash  5a99128fce7ddb3d
+#   text hash     3e7ad9591df0b77b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  358e3ba332ed2480
-#   text hash     a1c989a84b722cb1
+#   content hash  6012f18a8916f497
+#   text hash     55bafa70687b8ee3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  358e3ba332ed2480
-#   text hash     a3e4037436a904c8
+#   content hash  6012f18a8916f497
+#   text hash     eac2b399e7aaf355
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  358e3ba332ed2480
-#   text hash     f13f1ec3218cc927
+#   content hash  6012f18a8916f497
+#   text hash     d9858c172854aad7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

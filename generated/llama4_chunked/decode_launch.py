@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  358e3ba332ed2480
-#   text hash     8ec66238351126d0
+#   content hash  6012f18a8916f497
+#   text hash     af166559b94a360e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  358e3ba332ed2480
-#   text hash     93e6148ffa738256
+#   content hash  6012f18a8916f497
+#   text hash     3efce7cdf5396fb2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

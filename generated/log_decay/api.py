@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5b5dc5a40702ea26
-#   text hash     8999571f2ec75285
+#   content hash  c15589795bc3c8ff
+#   text hash     202cca58c656bb7e
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5b5dc5a40702ea26
-#   text hash     fad66c618afa8d1f
+#   content hash  c15589795bc3c8ff
+#   text hash     545e7666c6053bd9
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5b5dc5a40702ea26
-#   text hash     fcb1f2aff2b93c59
+#   content hash  c15589795bc3c8ff
+#   text hash     c61694a00a6ee714
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

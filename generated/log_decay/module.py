@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5b5dc5a40702ea26
-#   text hash     fda684ff44f9cb2a
+#   content hash  c15589795bc3c8ff
+#   text hash     301db348a592d920
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -79,9 +79,10 @@ class Attention(torch.nn.Module):
         terms = {
             "log_decay": torch.nn.functional.logsigmoid(self.log_decay_proj(x).float()),
         }
-        q = self.q_norm(self.q_proj(x).view(*x.shape[:-1], -1, self.head_dim))
-        k = self.k_norm(self.k_proj(x).view(*x.shape[:-1], -1, self.head_dim))
-        v = self.v_proj(x).view(*x.shape[:-1], -1, self.v_head_dim)
+        # view would not find the number of heads where there are no tokens
+        q = self.q_norm(torch.unflatten(self.q_proj(x), -1, (-1, self.head_dim)))
+        k = self.k_norm(torch.unflatten(self.k_proj(x), -1, (-1, self.head_dim)))
+        v = torch.unflatten(self.v_proj(x), -1, (-1, self.v_head_dim))
         out = attention(
             q, k, v, **terms, k_lens=k_lens, k_starts=k_starts, q_start=_start(k_lens, k_starts), scale=self.scale
         )

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5b5dc5a40702ea26
-#   text hash     a2a611fba4ca388d
+#   content hash  c15589795bc3c8ff
+#   text hash     2d6c33fc1f61ca10
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

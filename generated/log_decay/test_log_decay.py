@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5b5dc5a40702ea26
-#   text hash     41ffecf09b352d8e
+#   content hash  c15589795bc3c8ff
+#   text hash     f7f7f4e4eff6336c
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

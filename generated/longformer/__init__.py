@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2bf18528c13d9c5b
-#   text hash     82317d4c8f38add5
+#   content hash  c9b8fa03dadb7204
+#   text hash     089412247f2d5d23
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2bf18528c13d9c5b
-#   text hash     f944414c3e62b5df
+#   content hash  c9b8fa03dadb7204
+#   text hash     143476759443bbf2
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2bf18528c13d9c5b
-#   text hash     2431409698c6347c
+#   content hash  c9b8fa03dadb7204
+#   text hash     5de114c77cac8e82
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

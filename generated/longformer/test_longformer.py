@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2bf18528c13d9c5b
-#   text hash     4786bc6c0cfd0636
+#   content hash  c9b8fa03dadb7204
+#   text hash     126ff069c96bc18e
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

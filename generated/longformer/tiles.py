@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2bf18528c13d9c5b
-#   text hash     5b5eb832c546c697
+#   content hash  c9b8fa03dadb7204
+#   text hash     5a5215a656735670
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e3be2813b50ea43d
-#   text hash     f0858d1454fe0339
+#   content hash  e1b9263de721061e
+#   text hash     898b5f4b18993f30
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e3be2813b50ea43d
-#   text hash     940f7d77822263d9
+#   content hash  e1b9263de721061e
+#   text hash     011cd7d5e332be72
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

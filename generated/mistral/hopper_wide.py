@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e3be2813b50ea43d
-#   text hash     7e95b58249224b03
+#   content hash  e1b9263de721061e
+#   text hash     c57d9a062bef676b
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

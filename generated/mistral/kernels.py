@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e3be2813b50ea43d
-#   text hash     addd9e075431e468
+#   content hash  e1b9263de721061e
+#   text hash     a7f78fa3fe9c64c4
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

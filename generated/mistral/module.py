@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e3be2813b50ea43d
-#   text hash     bb24a26c96a68f8c
+#   content hash  e1b9263de721061e
+#   text hash     b63cb905c292f5b0
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -99,9 +99,10 @@ class Attention(torch.nn.Module):
             "sin": sin,
             "positions": positions,
         }
-        q = self.q_norm(self.q_proj(x).view(*x.shape[:-1], -1, self.head_dim))
-        k = self.k_norm(self.k_proj(x).view(*x.shape[:-1], -1, self.head_dim))
-        v = self.v_proj(x).view(*x.shape[:-1], -1, self.v_head_dim)
+        # view would not find the number of heads where there are no tokens
+        q = self.q_norm(torch.unflatten(self.q_proj(x), -1, (-1, self.head_dim)))
+        k = self.k_norm(torch.unflatten(self.k_proj(x), -1, (-1, self.head_dim)))
+        v = torch.unflatten(self.v_proj(x), -1, (-1, self.v_head_dim))
         if cache is not None:
             if not (k_lens is k_starts is None):
                 raise ValueError("cache: expected no k_lens and k_starts beside it; Cache.keep leaves padding out")

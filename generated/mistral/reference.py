@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e3be2813b50ea43d
-#   text hash     b5e4fc446329ae5c
+#   content hash  e1b9263de721061e
+#   text hash     f3f093d23b8d1ed7
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

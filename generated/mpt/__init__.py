@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c5d080135151b61e
-#   text hash     21cd46573a0f17a5
+#   content hash  128d189bccff8a8b
+#   text hash     17a4ab1f3dca8e9c
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

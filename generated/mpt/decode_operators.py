@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c5d080135151b61e
-#   text hash     9f2f941898a534d2
+#   content hash  128d189bccff8a8b
+#   text hash     cb080e95adb79885
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

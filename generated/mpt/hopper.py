@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c5d080135151b61e
-#   text hash     932a4029a6b3907f
+#   content hash  128d189bccff8a8b
+#   text hash     45929ca9b8b00f0c
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c5d080135151b61e
-#   text hash     689020fbdc6e7f2e
+#   content hash  128d189bccff8a8b
+#   text hash     e8c6118f716b1570
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

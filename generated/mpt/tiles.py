@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c5d080135151b61e
-#   text hash     6e09cbec86d495f2
+#   content hash  128d189bccff8a8b
+#   text hash     78d679211ae885f3
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

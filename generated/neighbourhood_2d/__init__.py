@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  00e3ccef2b2f691f
-#   text hash     2e2bd2afd10c5518
+#   content hash  f76f8da292b24208
+#   text hash     c9a851430990bd1d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  00e3ccef2b2f691f
-#   text hash     8d8488f78f22cba2
+#   content hash  f76f8da292b24208
+#   text hash     ada2071a36872c23
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

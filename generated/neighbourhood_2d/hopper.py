@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  00e3ccef2b2f691f
-#   text hash     81f70847e45fcc6b
+#   content hash  f76f8da292b24208
+#   text hash     0a07ba38b0e75480
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

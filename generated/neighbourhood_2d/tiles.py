@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  00e3ccef2b2f691f
-#   text hash     d60872ea0fbc38d5
+#   content hash  f76f8da292b24208
+#   text hash     4417ed637655c96c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

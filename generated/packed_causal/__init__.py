@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  24bdd1f284a22eda
-#   text hash     b72cf0a4e5279091
+#   content hash  d74b638f46f409ae
+#   text hash     af626b3bb89e1299
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  24bdd1f284a22eda
-#   text hash     e773b7c6639d145f
+#   content hash  d74b638f46f409ae
+#   text hash     3d825e874b7b4cdf
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

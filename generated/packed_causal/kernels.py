@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  24bdd1f284a22eda
-#   text hash     ccc8def26348c38b
+#   content hash  d74b638f46f409ae
+#   text hash     bb42e2f137a0350c
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

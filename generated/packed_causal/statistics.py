@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  24bdd1f284a22eda
-#   text hash     cd9de59a57f5af37
+#   content hash  d74b638f46f409ae
+#   text hash     5bb7546b4fb137b6
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  24bdd1f284a22eda
-#   text hash     70a63a67418bbd24
+#   content hash  d74b638f46f409ae
+#   text hash     8ee5ac638371fdfb
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

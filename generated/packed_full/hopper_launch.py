@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  23f0b75e54bc8d75
-#   text hash     6c511151e546e40b
+#   content hash  ba800cabb40580bb
+#   text hash     a5272dda766ff774
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  23f0b75e54bc8d75
-#   text hash     97bcc6909d68d9ac
+#   content hash  ba800cabb40580bb
+#   text hash     21ad02fc65f02e5e
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

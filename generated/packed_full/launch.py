@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  23f0b75e54bc8d75
-#   text hash     fa653b47d78a126c
+#   content hash  ba800cabb40580bb
+#   text hash     b39c37373ea887d0
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

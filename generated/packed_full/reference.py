@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  23f0b75e54bc8d75
-#   text hash     50a270da4108de69
+#   content hash  ba800cabb40580bb
+#   text hash     b6d9469e48b969b5
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

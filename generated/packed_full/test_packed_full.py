@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  23f0b75e54bc8d75
-#   text hash     1d6440721df60370
+#   content hash  ba800cabb40580bb
+#   text hash     2d3bf3cac48194b0
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6a6ee4205b7e7d21
-#   text hash     201563d6a4e38c80
+#   content hash  3df6ba56f8047b24
+#   text hash     f6966ff4b2bad9c4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6a6ee4205b7e7d21
-#   text hash     b14ed016d709a381
+#   content hash  3df6ba56f8047b24
+#   text hash     223546873e381266
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6a6ee4205b7e7d21
-#   text hash     e95e458ee0458034
+#   content hash  3df6ba56f8047b24
+#   text hash     b100abf7bf056640
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6a6ee4205b7e7d21
-#   text hash     4d76d9213a74cc39
+#   content hash  3df6ba56f8047b24
+#   text hash     209444f716edcddb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

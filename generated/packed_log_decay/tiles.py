@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6a6ee4205b7e7d21
-#   text hash     aaaf2e7ddebee213
+#   content hash  3df6ba56f8047b24
+#   text hash     869e3a8e41e021ce
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  343c0d889b91700b
-#   text hash     f53ab6175143d9f7
+#   content hash  da063bfcfbf43eeb
+#   text hash     d20f1f34631e09a3
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  343c0d889b91700b
-#   text hash     1690653ede5e42d3
+#   content hash  da063bfcfbf43eeb
+#   text hash     161d17bbfb444cf1
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  343c0d889b91700b
-#   text hash     a644a4a9bef08997
+#   content hash  da063bfcfbf43eeb
+#   text hash     7f5fb23dfe5a9fff
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  343c0d889b91700b
-#   text hash     e4e7130b0c518359
+#   content hash  da063bfcfbf43eeb
+#   text hash     6610e7a99a2db98b
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -95,9 +95,10 @@ class Attention(torch.nn.Module):
             "sin": sin,
             "positions": positions,
         }
-        q = self.q_norm(self.q_proj(x).view(*x.shape[:-1], -1, self.head_dim))
-        k = self.k_norm(self.k_proj(x).view(*x.shape[:-1], -1, self.head_dim))
-        v = self.v_proj(x).view(*x.shape[:-1], -1, self.v_head_dim)
+        # view would not find the number of heads where there are no tokens
+        q = self.q_norm(torch.unflatten(self.q_proj(x), -1, (-1, self.head_dim)))
+        k = self.k_norm(torch.unflatten(self.k_proj(x), -1, (-1, self.head_dim)))
+        v = torch.unflatten(self.v_proj(x), -1, (-1, self.v_head_dim))
         out = attention(q, k, v, cu_seqlens=cu_seqlens, max_seqlen=max_seqlen, **terms, scale=self.scale)
         out = out.flatten(-2)
         if self.g_proj is not None:

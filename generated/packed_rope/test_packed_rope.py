@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  343c0d889b91700b
-#   text hash     246fffdde51418b4
+#   content hash  da063bfcfbf43eeb
+#   text hash     cd659ad493fe7128
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  343c0d889b91700b
-#   text hash     c4349aacb6243b5d
+#   content hash  da063bfcfbf43eeb
+#   text hash     a697fdfca64a2063
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

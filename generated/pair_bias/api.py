@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4980ebf459f3ea47
-#   text hash     2e17c30a400d11e2
+#   content hash  4697a1c54f9324e4
+#   text hash     32bd6321b60f44ba
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4980ebf459f3ea47
-#   text hash     4e3c71106a70f61f
+#   content hash  4697a1c54f9324e4
+#   text hash     4d7467a25149ab91
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a7188d107164bdc1
-#   text hash     65fee22b89fdd15b
+#   content hash  621a2e8f3fbf9200
+#   text hash     952f16539e556a41
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a7188d107164bdc1
-#   text hash     d7bf84633f268257
+#   content hash  621a2e8f3fbf9200
+#   text hash     54525569a8aa6249
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a7188d107164bdc1
-#   text hash     067b1fa147bed5b6
+#   content hash  621a2e8f3fbf9200
+#   text hash     02e5d213a22b4fcf
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

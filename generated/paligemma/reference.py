@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a7188d107164bdc1
-#   text hash     f53b82398c3c191d
+#   content hash  621a2e8f3fbf9200
+#   text hash     a5021fd9fb973a51
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a7188d107164bdc1
-#   text hash     35d88e22cfbc93c9
+#   content hash  621a2e8f3fbf9200
+#   text hash     c77a3329a0d912f3
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  62486fa00bc627bb
-#   text hash     4dfb5ec7673d17fd
+#   content hash  30c29c4345711170
+#   text hash     6b88ec8591f4fd22
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

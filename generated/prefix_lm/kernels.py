@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  62486fa00bc627bb
-#   text hash     cc44cf6068b76579
+#   content hash  30c29c4345711170
+#   text hash     18cad9829c5344b5
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  62486fa00bc627bb
-#   text hash     a81da5daec5211e5
+#   content hash  30c29c4345711170
+#   text hash     b7543a6df16b0f43
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

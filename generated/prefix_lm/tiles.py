@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  62486fa00bc627bb
-#   text hash     f51ec11e91f38bba
+#   content hash  30c29c4345711170
+#   text hash     57ab8cb14aa55eac
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

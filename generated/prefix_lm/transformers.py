@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  62486fa00bc627bb
-#   text hash     28c0d806980aff75
+#   content hash  30c29c4345711170
+#   text hash     17c0fc2a0c42243b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  321e512cfca37b0f
-#   text hash     e54bd584e0ce93e9
+#   content hash  2c18b581d99f2017
+#   text hash     04105a39b48d4144
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  321e512cfca37b0f
-#   text hash     1d157ac9377bddb3
+#   content hash  2c18b581d99f2017
+#   text hash     83707c3c5a8fc352
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

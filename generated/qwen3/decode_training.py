@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  321e512cfca37b0f
-#   text hash     9c4501c3b14a58ac
+#   content hash  2c18b581d99f2017
+#   text hash     8c40680ab2ff49aa
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

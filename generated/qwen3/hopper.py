@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  321e512cfca37b0f
-#   text hash     8884b2dae0ab8996
+#   content hash  2c18b581d99f2017
+#   text hash     5f442816d185cf3c
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

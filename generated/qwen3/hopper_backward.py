@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  321e512cfca37b0f
-#   text hash     81fa47c44212b179
+#   content hash  2c18b581d99f2017
+#   text hash     1e287a01398dff96
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

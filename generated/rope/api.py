@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4a76978dfebf37d5
-#   text hash     c44844d418b752a4
+#   content hash  e1aa9068a653d7ad
+#   text hash     847ef327432e7e9a
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

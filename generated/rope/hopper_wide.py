@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4a76978dfebf37d5
-#   text hash     93f45bb55083a88a
+#   content hash  e1aa9068a653d7ad
+#   text hash     2e0c5c65e1f02844
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4a76978dfebf37d5
-#   text hash     dec0039d8362ffa0
+#   content hash  e1aa9068a653d7ad
+#   text hash     4993804dce4c4c15
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

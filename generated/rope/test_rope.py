@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4a76978dfebf37d5
-#   text hash     c6988630b908e78f
+#   content hash  e1aa9068a653d7ad
+#   text hash     888023e22f51258f
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4a76978dfebf37d5
-#   text hash     6121540341e4be37
+#   content hash  e1aa9068a653d7ad
+#   text hash     d2e72f72c71aa1e8
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5ee20c8e9ef65c20
-#   text hash     1fec0f1a5857f2d8
+#   content hash  0fc9da25027f2a27
+#   text hash     24e8b6b3689e1688
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

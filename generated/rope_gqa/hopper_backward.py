@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5ee20c8e9ef65c20
-#   text hash     20e261f824dffd78
+#   content hash  0fc9da25027f2a27
+#   text hash     2dbfbecf521652f0
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

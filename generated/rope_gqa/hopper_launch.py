@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5ee20c8e9ef65c20
-#   text hash     6e1c1a8068512212
+#   content hash  0fc9da25027f2a27
+#   text hash     7a35a0d24d5ccf45
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

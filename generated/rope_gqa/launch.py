@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5ee20c8e9ef65c20
-#   text hash     6be26c11383d6085
+#   content hash  0fc9da25027f2a27
+#   text hash     5e0b929171078be2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5ee20c8e9ef65c20
-#   text hash     57bc666dedf48a84
+#   content hash  0fc9da25027f2a27
+#   text hash     6fc3cd4d478c3cb3
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4e842fcf56afc7e7
-#   text hash     8c06aed90684fa5b
+#   content hash  9b6edeff5871209c
+#   text hash     03493c5c807b61e9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

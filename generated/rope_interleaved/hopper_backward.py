@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4e842fcf56afc7e7
-#   text hash     999ab460bca9e586
+#   content hash  9b6edeff5871209c
+#   text hash     2d06367983e2f3d7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

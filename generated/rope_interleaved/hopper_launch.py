@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4e842fcf56afc7e7
-#   text hash     678cf2aa647b1451
+#   content hash  9b6edeff5871209c
+#   text hash     8276e3aea183d720
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4e842fcf56afc7e7
-#   text hash     e3d56f1a9f6bbfb6
+#   content hash  9b6edeff5871209c
+#   text hash     15bb2ce48ccdf951
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

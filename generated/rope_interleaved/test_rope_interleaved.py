@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4e842fcf56afc7e7
-#   text hash     3a7ee6c79e010aa8
+#   content hash  9b6edeff5871209c
+#   text hash     277458f75fc2d379
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

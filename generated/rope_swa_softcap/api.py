@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c7ec3a5497bc5ef9
-#   text hash     54921fd35f6e51d2
+#   content hash  75a7eb9b2b77f9fc
+#   text hash     f35e47fcbbd3a875
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

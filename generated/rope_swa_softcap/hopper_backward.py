@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c7ec3a5497bc5ef9
-#   text hash     ded41a688be378e0
+#   content hash  75a7eb9b2b77f9fc
+#   text hash     00ddfbdb2602f6c7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

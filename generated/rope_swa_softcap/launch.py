@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c7ec3a5497bc5ef9
-#   text hash     40f1b801578edeab
+#   content hash  75a7eb9b2b77f9fc
+#   text hash     c39c27a9381a7da6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

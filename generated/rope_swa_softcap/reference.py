@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c7ec3a5497bc5ef9
-#   text hash     b73b1216da74a55e
+#   content hash  75a7eb9b2b77f9fc
+#   text hash     20569c658eff6ddb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c7ec3a5497bc5ef9
-#   text hash     f25c7a80a5ec7354
+#   content hash  75a7eb9b2b77f9fc
+#   text hash     eac6dedd938c99f4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4f4886eaabb5cbe1
-#   text hash     ffaf99d1172a8eae
+#   content hash  948aecfe1c1589d0
+#   text hash     3cf6a4062384c1fc
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

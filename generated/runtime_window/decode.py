@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4f4886eaabb5cbe1
-#   text hash     99e6861115c7b9b8
+#   content hash  948aecfe1c1589d0
+#   text hash     a33e1c1475d1cae2
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4f4886eaabb5cbe1
-#   text hash     ec72e26b6ad741ba
+#   content hash  948aecfe1c1589d0
+#   text hash     1643bfe75ae73fbc
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

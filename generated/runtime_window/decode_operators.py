@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4f4886eaabb5cbe1
-#   text hash     d1956567b19707af
+#   content hash  948aecfe1c1589d0
+#   text hash     14ddc1219fa5b771
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

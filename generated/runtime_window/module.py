@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4f4886eaabb5cbe1
-#   text hash     1e46e9b4ab0cfded
+#   content hash  948aecfe1c1589d0
+#   text hash     7e50f9f2fede9f84
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -85,9 +85,10 @@ class Attention(torch.nn.Module):
         terms = {
             "window": self.window,
         }
-        q = self.q_norm(self.q_proj(x).view(*x.shape[:-1], -1, self.head_dim))
-        k = self.k_norm(self.k_proj(x).view(*x.shape[:-1], -1, self.head_dim))
-        v = self.v_proj(x).view(*x.shape[:-1], -1, self.v_head_dim)
+        # view would not find the number of heads where there are no tokens
+        q = self.q_norm(torch.unflatten(self.q_proj(x), -1, (-1, self.head_dim)))
+        k = self.k_norm(torch.unflatten(self.k_proj(x), -1, (-1, self.head_dim)))
+        v = torch.unflatten(self.v_proj(x), -1, (-1, self.v_head_dim))
         if cache is not None:
             if not (k_lens is k_starts is None):
                 raise ValueError("cache: expected no k_lens and k_starts beside it; Cache.keep leaves padding out")

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  773888d3e425dae3
-#   text hash     9ea3c5706e77364b
+#   content hash  168779975ee4e23a
+#   text hash     60e53d28384ad63b
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  773888d3e425dae3
-#   text hash     2249104bfc67cacd
+#   content hash  168779975ee4e23a
+#   text hash     a4596015eed80fdc
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  773888d3e425dae3
-#   text hash     65111b962fcaf5f5
+#   content hash  168779975ee4e23a
+#   text hash     b9737f07c901bd29
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

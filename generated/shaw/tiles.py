@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  773888d3e425dae3
-#   text hash     a283a4e9603ef9d1
+#   content hash  168779975ee4e23a
+#   text hash     17d4422aef423b9d
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

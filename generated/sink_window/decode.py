@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  39122d4f3ba23d25
-#   text hash     82ce93c17d50f5c0
+#   content hash  553eac3319557b34
+#   text hash     95934b381efe45d0
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  39122d4f3ba23d25
-#   text hash     9f1acd45cd1d3eae
+#   content hash  553eac3319557b34
+#   text hash     1d32caa0b7aad3bb
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

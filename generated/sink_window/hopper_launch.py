@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  39122d4f3ba23d25
-#   text hash     45dce0b0db451581
+#   content hash  553eac3319557b34
+#   text hash     1675357331afadae
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  39122d4f3ba23d25
-#   text hash     b34d7e2d9fdc898c
+#   content hash  553eac3319557b34
+#   text hash     9ec88e129e5edcda
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

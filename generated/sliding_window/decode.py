@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  70bc23eea115ab15
-#   text hash     4665643ad10633f2
+#   content hash  997030671a2e0cce
+#   text hash     82f84ae1dcb0e60f
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

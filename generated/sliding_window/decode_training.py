@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  70bc23eea115ab15
-#   text hash     89fff002c45e2f19
+#   content hash  997030671a2e0cce
+#   text hash     ad291a2b03e84f92
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  70bc23eea115ab15
-#   text hash     4e8355a6ef2ce74d
+#   content hash  997030671a2e0cce
+#   text hash     5358f0ee905a8a01
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  70bc23eea115ab15
-#   text hash     5e3aa419c972902e
+#   content hash  997030671a2e0cce
+#   text hash     b71b0fc3174675fb
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  70bc23eea115ab15
-#   text hash     7b9766a66e511c64
+#   content hash  997030671a2e0cce
+#   text hash     0a5ce6a98bf11ebf
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

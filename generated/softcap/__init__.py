@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8c88ca1923510f3c
-#   text hash     b5cac40075999fb0
+#   content hash  547ac85624106927
+#   text hash     809e7c7517b4ec59
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

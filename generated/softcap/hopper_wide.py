@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8c88ca1923510f3c
-#   text hash     c68c05d389f224e3
+#   content hash  547ac85624106927
+#   text hash     6e646dd600f504e7
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8c88ca1923510f3c
-#   text hash     aed1582a11faf8c1
+#   content hash  547ac85624106927
+#   text hash     7fae9e79215c41bf
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

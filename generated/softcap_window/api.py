@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d41e0ced5ef8e2d6
-#   text hash     9cf3b8e72d5236b3
+#   content hash  d300f8186d047df8
+#   text hash     6dac5dfa1cb20260
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d41e0ced5ef8e2d6
-#   text hash     471721bfefa7e4be
+#   content hash  d300f8186d047df8
+#   text hash     689236895ac4db3e
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d41e0ced5ef8e2d6
-#   text hash     931ba304760f352d
+#   content hash  d300f8186d047df8
+#   text hash     544b78cf440255cb
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

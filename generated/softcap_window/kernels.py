@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d41e0ced5ef8e2d6
-#   text hash     8c1375ce1c59591e
+#   content hash  d300f8186d047df8
+#   text hash     ca174081c846a46e
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d41e0ced5ef8e2d6
-#   text hash     ee4a7c514b5ee7c8
+#   content hash  d300f8186d047df8
+#   text hash     0ff7aa5f51e88d0e
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

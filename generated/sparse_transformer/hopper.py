@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ad697ef60fb63b64
-#   text hash     c6943e82af5ac5ce
+#   content hash  471d8bb8fc1aaa50
+#   text hash     5e0f47fa91f75b6b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

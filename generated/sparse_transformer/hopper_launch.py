@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ad697ef60fb63b64
-#   text hash     e3f529f52bc53e87
+#   content hash  471d8bb8fc1aaa50
+#   text hash     ce57c2feec9030a2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

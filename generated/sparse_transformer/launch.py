@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ad697ef60fb63b64
-#   text hash     e18f305e23a97ff6
+#   content hash  471d8bb8fc1aaa50
+#   text hash     5f062d94e133426e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ad697ef60fb63b64
-#   text hash     ed7b91fbf9f8b134
+#   content hash  471d8bb8fc1aaa50
+#   text hash     ed6b12307e22885e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ad697ef60fb63b64
-#   text hash     0978e11e71b339f6
+#   content hash  471d8bb8fc1aaa50
+#   text hash     9f55de848e9e1afd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

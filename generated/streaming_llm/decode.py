@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0e93eb725d7569c5
-#   text hash     22fc9ecd48bc5f86
+#   content hash  b6b1577f1606ffcf
+#   text hash     0626799aa82f8f5b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0e93eb725d7569c5
-#   text hash     a0e46142491264fb
+#   content hash  b6b1577f1606ffcf
+#   text hash     3eef19c2e10d1777
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

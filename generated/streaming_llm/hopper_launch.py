@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0e93eb725d7569c5
-#   text hash     8cf08180d98c0648
+#   content hash  b6b1577f1606ffcf
+#   text hash     6e30cb9082d4117a
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

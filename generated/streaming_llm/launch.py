@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0e93eb725d7569c5
-#   text hash     53e3a1e45894788d
+#   content hash  b6b1577f1606ffcf
+#   text hash     6bee86b5f4b420ba
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0e93eb725d7569c5
-#   text hash     fca8479a48006d4e
+#   content hash  b6b1577f1606ffcf
+#   text hash     e710664afe4cc332
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e61eba7d7c804465
-#   text hash     54e31859c8477302
+#   content hash  bb855b0b6f917886
+#   text hash     2b50d63b4e66b887
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e61eba7d7c804465
-#   text hash     a5b5bcf31e8656f1
+#   content hash  bb855b0b6f917886
+#   text hash     6334b1690f15583d
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

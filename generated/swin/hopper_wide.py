@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e61eba7d7c804465
-#   text hash     65d0a8a2996a609a
+#   content hash  bb855b0b6f917886
+#   text hash     bf28fffa67fe38bc
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e61eba7d7c804465
-#   text hash     6e7a38fe8638dc24
+#   content hash  bb855b0b6f917886
+#   text hash     66f368e9faba193a
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1843201b1235324f
-#   text hash     c800cfd1bc5c6f8e
+#   content hash  ff83cd52a579269d
+#   text hash     fa96f24989021eee
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

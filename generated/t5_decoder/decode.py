@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1843201b1235324f
-#   text hash     c4879d548754c02f
+#   content hash  ff83cd52a579269d
+#   text hash     34460cac54c2bab7
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

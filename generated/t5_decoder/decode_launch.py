@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1843201b1235324f
-#   text hash     a04f2b1246980b86
+#   content hash  ff83cd52a579269d
+#   text hash     5eb30492638178dc
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

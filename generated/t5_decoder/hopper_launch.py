@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1843201b1235324f
-#   text hash     8c3da2fbfe3aa0a1
+#   content hash  ff83cd52a579269d
+#   text hash     73b97c0ce8cb819f
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

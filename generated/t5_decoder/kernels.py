@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1843201b1235324f
-#   text hash     6caa708c5cb6967c
+#   content hash  ff83cd52a579269d
+#   text hash     b651f630a9f291bd
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7856980b0d71800e
-#   text hash     71f1efea9b922b02
+#   content hash  64a37b6cb452fd30
+#   text hash     3625a3432580edfd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

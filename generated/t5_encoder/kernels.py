@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7856980b0d71800e
-#   text hash     6b8f4e15089b850b
+#   content hash  64a37b6cb452fd30
+#   text hash     491fe3107c701e45
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

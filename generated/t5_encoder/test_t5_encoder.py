@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7856980b0d71800e
-#   text hash     e10e8ce81a92c5f8
+#   content hash  64a37b6cb452fd30
+#   text hash     8db74ac8fd2c6aef
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

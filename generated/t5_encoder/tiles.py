@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7856980b0d71800e
-#   text hash     016e7d5ab4914b66
+#   content hash  64a37b6cb452fd30
+#   text hash     a67350d3f2dec7eb
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

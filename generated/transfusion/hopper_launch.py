@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6061917aed630641
-#   text hash     00bc8a92fbec97ee
+#   content hash  418b465ed508a761
+#   text hash     476d26d7ff1b871d
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6061917aed630641
-#   text hash     707ab5df7280dfc8
+#   content hash  418b465ed508a761
+#   text hash     9d4d4f6ef77010ca
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6061917aed630641
-#   text hash     21b9a90dac64949a
+#   content hash  418b465ed508a761
+#   text hash     b85b8bbd07cab8ed
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6061917aed630641
-#   text hash     d6a5b9952ad13af3
+#   content hash  418b465ed508a761
+#   text hash     a50225f96ea6c681
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

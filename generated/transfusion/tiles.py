@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6061917aed630641
-#   text hash     62c67dd2f5aeb024
+#   content hash  418b465ed508a761
+#   text hash     a48c364be8e24643
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

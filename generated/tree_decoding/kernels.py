@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b0204215d92124e4
-#   text hash     f7a6477790d5f886
+#   content hash  ddf762daa351130b
+#   text hash     ee6a0a680b69491b
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

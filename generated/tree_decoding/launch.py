@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b0204215d92124e4
-#   text hash     eb5bde7f072d7d02
+#   content hash  ddf762daa351130b
+#   text hash     e2c458a846dce308
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b0204215d92124e4
-#   text hash     244e55bc7c27a631
+#   content hash  ddf762daa351130b
+#   text hash     0dee638ec72e6885
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b0204215d92124e4
-#   text hash     6c0519c535821e44
+#   content hash  ddf762daa351130b
+#   text hash     d9575aeac544147d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

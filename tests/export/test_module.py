@@ -215,6 +215,24 @@ def test_packed_sequences_do_not_see_each_other(package: Callable[..., ModuleTyp
     agree(results(lambda x: layer(x, **packed), layer, x), results(each, layer, x))
 
 
+@pytest.mark.parametrize("name", ["rotated, with all that there is", "decay", "learned tables", "projected tables"])
+def test_no_tokens_and_no_sequences_give_none(name: str, package: Callable[..., ModuleType]) -> None:
+    layer, x = made(CASES[name], package), torch.randn(B, T, HIDDEN)
+    for empty in (x[:, :0], x[:0]):
+        out, *gradients = results(layer, layer, empty)
+        assert out.shape == empty.shape
+        assert all(not gradient.any() for gradient in gradients)
+
+
+@torch.no_grad()
+def test_no_tokens_leave_a_cache_as_it_was(package: Callable[..., ModuleType]) -> None:
+    layer, x = made(CASES["rotated, with all that there is"], package), torch.randn(B, T, HIDDEN)
+    expected, cache = layer(x), layer.new_cache(B, T)
+    found = [layer(part, cache=cache) for part in (x[:, :0], x[:, :5], x[:, :0], x[:, 5:])]
+    agree([torch.cat(found, 1)], [expected])
+    assert layer(x[:0], cache=layer.new_cache(0, T)).shape == (0, T, HIDDEN)
+
+
 @pytest.mark.parametrize(("name", "first", "past"), [("gpt_oss", 0, 6), ("gpt_oss", 2, 7), ("full", 3, T)])
 def test_padding_is_left_out(name: str, first: int, past: int, package: Callable[..., ModuleType]) -> None:
     case = next(case for case in CASES.values() if case.spec == name)

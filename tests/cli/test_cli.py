@@ -95,6 +95,24 @@ def test_render_into_another_folder(folder: Path) -> None:
     assert not (folder / "generated").exists()
 
 
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("/dev/null", "/dev/null is no folder"),
+        ("specs/one.yaml", "specs/one.yaml is no folder"),
+        ("specs/one.yaml/a", "specs/one.yaml is no folder"),
+        ("nowhere/a", "nowhere is no folder"),
+        ("", "expected a folder, got ''"),
+    ],
+)
+def test_render_into_what_is_no_folder(out: str, message: str, folder: Path) -> None:
+    one = write("one")
+    (folder / "nowhere").symlink_to("lost")
+    result = run("render", one, "-o", out, code=2)
+    assert message in result.stderr and "Errno" not in result.stderr
+    assert files(folder) == {"specs/one.yaml"}
+
+
 def test_a_shipped_variant_renders_by_name_and_as_its_header_says(folder: Path) -> None:
     run("render", "causal")
     text = (folder / "generated" / "causal" / "__init__.py").read_text()
@@ -194,6 +212,7 @@ def test_a_file_that_a_render_removes_is_told(folder: Path) -> None:
         (["--md", "a.svg"], "--md's picture would overwrite --md"),
         (["--md", "."], "is a directory"),
         (["--html", "nowhere/a.html"], "there is no folder nowhere"),
+        (["--html", ""], "expected a file, got ''"),
     ],
 )
 def test_explain_overwrites_nothing_of_the_users(options: list[str], message: str, folder: Path) -> None:
@@ -446,6 +465,7 @@ def test_explain_takes_numbers_and_a_head(folder: Path) -> None:
         (["--with", "clean=a"], "clean: expected a whole number from 1 to 268435456, got 'a'"),
         (["--with", "clean=0"], "clean: expected a whole number from 1 to 268435456, got '0'"),
         (["--with", "clean"], "clean: expected a whole number from 1 to 268435456, got ''"),
+        (["--with", "clean=3", "--with", "clean=4"], "clean: expected one number, got several"),
         (["--head", "-1"], "-1 is not in the range"),
     ],
 )

@@ -24,8 +24,27 @@ class Output(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path, in a folder that there is."""
         path = Path(str(super().convert(value, param, ctx)))
+        if not value:
+            self.fail("expected a file, got ''", param, ctx)
         if not path.parent.is_dir():
             self.fail(f"there is no folder {path.parent}", param, ctx)
+        return path
+
+
+class Folder(click.Path):
+    """A folder to write into, which need not be there yet."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path, if what there is of it are folders."""
+        path = Path(str(super().convert(value, param, ctx)))
+        if not str(value):
+            self.fail("expected a folder, got ''", param, ctx)
+        found = next(part for part in (path, *path.parents) if os.path.lexists(part))
+        if not found.is_dir():
+            self.fail(f"{found} is no folder", param, ctx)
         return path
 
 

@@ -99,7 +99,7 @@ def check(specs: Sequence[str]) -> None:
 @click.option(
     "-o",
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=arguments.Folder(),
     default=Path("generated"),
     metavar="DIR",
     help="The folder of the packages.",

@@ -95,6 +95,8 @@ def given(spec: Spec, head: int | None, numbers: Sequence[str]) -> samples.Given
         if name not in known:
             takes = f"the mask of {spec.name} takes {', '.join(known) or 'no numbers'}"
             raise click.BadParameter(f"unknown number {name!r}{near(name, known)}: {takes}", param_hint="--with")
+        if name in found:
+            raise click.BadParameter(f"{name}: expected one number, got several", param_hint="--with")
         found[name] = _number(name, value, known[name])
     if head is not None and not any(place.startswith("head ") for place in sample.places):
         raise click.BadParameter(f"the mask of {spec.name} is the same for all query heads", param_hint="--head")

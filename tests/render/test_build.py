@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import devices  # where kernels run is settled before triton is imported
@@ -116,6 +122,61 @@ def test_a_build_that_was_cut_off_is_finished(place: Path, monkeypatch: pytest.M
     monkeypatch.delitem(sys.modules, first.__name__)
     attnforge.build(TEXT)
     assert {path.name for path in home.glob("*.py")} == whole
+
+
+@pytest.mark.parametrize("lost", ["folder", "file"])
+@pytest.mark.parametrize("known", [True, False])
+def test_what_was_deleted_is_rendered_again(
+    lost: str, known: bool, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether this process imported it before, when most of its files are not imported yet, or another one."""
+    first = attnforge.build(TEXT)
+    home = Path(str(first.__file__)).parent
+    if lost == "folder":
+        shutil.rmtree(place)
+    else:
+        (home / "launch.py").unlink()
+    if not known:
+        for name in [name for name in sys.modules if name.startswith(first.__name__)]:
+            monkeypatch.delitem(sys.modules, name)
+    second = attnforge.build(TEXT)
+    assert (second is first) == known
+    assert {path.name for path in home.glob("*.py")} == set(render.render(spec.loads(TEXT, Path.cwd(), shown="<spec>")))
+    x = torch.randn(1, 5, 1, 16)
+    torch.testing.assert_close(second.attention(x, x, x), second.reference(x, x, x), rtol=1e-3, atol=1e-3)
+
+
+def test_threads_that_build_the_same_at_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, found = threading.Event(), importlib.util.spec_from_file_location
+
+    def slowly(*given: Any, **more: Any) -> Any:
+        made = found(*given, **more)
+        assert made is not None and made.loader is not None
+        run = made.loader.exec_module
+
+        def later(module: ModuleType) -> None:
+            begun.set()
+            time.sleep(0.2)
+            run(module)
+
+        monkeypatch.setattr(made.loader, "exec_module", later)
+        return made
+
+    monkeypatch.setattr(importlib.util, "spec_from_file_location", slowly)
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(attnforge.build, TEXT)
+        assert begun.wait(60)
+        assert callable(attnforge.build(TEXT).attention)
+        assert attnforge.build(TEXT) is first.result()
+
+
+@pytest.mark.parametrize("cache", ["file", "file/below", "/dev/null/a"])
+def test_a_cache_that_cannot_be_is_told(cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ATTNFORGE_CACHE", str(tmp_path / cache))
+    told = f"ATTNFORGE_CACHE: expected the name of a folder that can be written to, as {tmp_path / cache} cannot "
+    with pytest.raises(OSError, match=re.escape(told)):
+        attnforge.build(TEXT)
 
 
 @pytest.mark.slow

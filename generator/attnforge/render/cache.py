@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import sys
+import threading
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
@@ -21,22 +22,45 @@ from ..source import resources
 from ..source.errors import near
 from . import emit, render
 
+_LIST = "files.txt"
+_LOCK = threading.RLock()
+
 
 def build(spec: str | os.PathLike[str] | Mapping[str, object]) -> ModuleType:
     """The package of a spec, imported, and rendered first if no build was made of the same before."""
     found = _load(spec)
     key = _key(found)
     name = f"attnforge_{found.name}_{key}"
-    known = sys.modules.get(name)
-    if known is not None:
-        return known
-    home = folder() / f"{found.name}-{key}"
-    face = home / found.name / "__init__.py"
-    # written after all other files: where it is, they are
-    if not face.is_file():
+    # one thread at a time: others would find a module whose code has not run to its end
+    with _LOCK:
+        known = sys.modules.get(name)
+        home = Path(str(known.__file__)).parents[1] if known else folder() / f"{found.name}-{key}"
+        # also of a known module, which imports most of its files once they are needed
+        if not _whole(home / found.name):
+            _write(home, found)
+            importlib.invalidate_caches()
+        return known or _imported(name, home / found.name / "__init__.py", found.exports)
+
+
+def _whole(package: Path) -> bool:
+    """True if all files of a package are there; the list of them is written when they are."""
+    try:
+        listed = (package.parent / _LIST).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return False
+    return all((package / file).is_file() for file in listed)
+
+
+def _write(home: Path, spec: Spec) -> None:
+    """Renders the package of a spec into a folder."""
+    files = render.render(spec)
+    try:
         home.mkdir(parents=True, exist_ok=True)
-        emit.write([emit.Package(found.name, found.source, found.path, render.render(found))], home)
-    return _imported(name, face, found.exports)
+        emit.write([emit.Package(spec.name, spec.source, spec.path, files)], home)
+        (home / _LIST).write_text("\n".join(files), encoding="utf-8")
+    except OSError as error:
+        wanted = "ATTNFORGE_CACHE: expected the name of a folder that can be written to"
+        raise type(error)(f"{wanted}, as {home.parent} cannot ({error.strerror})") from error
 
 
 def folder() -> Path:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6633beea4a37849a
-#   text hash     1a17ffbd70d758d6
+#   content hash  db68465f04253420
+#   text hash     b760fe0d442449c4
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6633beea4a37849a
-#   text hash     78f535254fe7b75f
+#   content hash  db68465f04253420
+#   text hash     621ca9e3826ef08c
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

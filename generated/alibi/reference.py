@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6633beea4a37849a
-#   text hash     e6529de441c7009b
+#   content hash  db68465f04253420
+#   text hash     51539b36182a65a5
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6633beea4a37849a
-#   text hash     ad0680028e51b9fa
+#   content hash  db68465f04253420
+#   text hash     76c9f02ad59352ca
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  98a043539d318448
-#   text hash     6194b513c06130eb
+#   content hash  17a0e5b322e94ea8
+#   text hash     a48d9f369c921f3e
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

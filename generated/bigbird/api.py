@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  98a043539d318448
-#   text hash     0f1bb163e746c5fa
+#   content hash  17a0e5b322e94ea8
+#   text hash     c7abfe6a4d2c26eb
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  98a043539d318448
-#   text hash     943935d37955e022
+#   content hash  17a0e5b322e94ea8
+#   text hash     7c93ae03618a1df8
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

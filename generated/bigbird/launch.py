@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  98a043539d318448
-#   text hash     32417a44f0f77ec5
+#   content hash  17a0e5b322e94ea8
+#   text hash     d1dfde99abde0ee5
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

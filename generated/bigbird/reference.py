@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  98a043539d318448
-#   text hash     62cae46b64d83f31
+#   content hash  17a0e5b322e94ea8
+#   text hash     55998e6d6aea21ec
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

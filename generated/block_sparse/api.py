@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6790c9c80f42d90e
-#   text hash     540659571f184831
+#   content hash  0b755a55daa44c5f
+#   text hash     a85e41c31c189af1
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6790c9c80f42d90e
-#   text hash     aabc79ffde11e0e5
+#   content hash  0b755a55daa44c5f
+#   text hash     cec58c2a868d6d9c
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6790c9c80f42d90e
-#   text hash     bc3d589b8b5f5302
+#   content hash  0b755a55daa44c5f
+#   text hash     21224b6a1ea01940
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  23e0dc6bba2e0b79
-#   text hash     3794e53d6c964465
+#   content hash  cc0cb384b336b48b
+#   text hash     ecbb2604284d86a1
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  23e0dc6bba2e0b79
-#   text hash     02c15ca65ee35abd
+#   content hash  cc0cb384b336b48b
+#   text hash     1bc3b7c963decd8f
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  23e0dc6bba2e0b79
-#   text hash     e517844452d1d7dc
+#   content hash  cc0cb384b336b48b
+#   text hash     113b693ed3026c32
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

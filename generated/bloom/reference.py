@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  23e0dc6bba2e0b79
-#   text hash     a1de53c608b5f780
+#   content hash  cc0cb384b336b48b
+#   text hash     19fcd78ee7cdf1d9
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  23e0dc6bba2e0b79
-#   text hash     a713be3041117ef4
+#   content hash  cc0cb384b336b48b
+#   text hash     ed621b5d0bf7256a
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

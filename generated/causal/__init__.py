@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  abea8b38963262e3
-#   text hash     a1a0f558a89f942f
+#   content hash  938efb75df7edf04
+#   text hash     cc23902f1b9bbbea
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  abea8b38963262e3
-#   text hash     a7999a28a3018107
+#   content hash  938efb75df7edf04
+#   text hash     6f4d3595f88d7ad2
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  abea8b38963262e3
-#   text hash     bac194302241dd9f
+#   content hash  938efb75df7edf04
+#   text hash     f6c789e8427f444e
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

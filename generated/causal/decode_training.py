@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  abea8b38963262e3
-#   text hash     7b6f86625631f3fa
+#   content hash  938efb75df7edf04
+#   text hash     a3a618136988d861
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  abea8b38963262e3
-#   text hash     12845b4fcbc4d3dd
+#   content hash  938efb75df7edf04
+#   text hash     5bf6fe4bb19756fa
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

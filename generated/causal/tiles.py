@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  abea8b38963262e3
-#   text hash     735c128b0647843d
+#   content hash  938efb75df7edf04
+#   text hash     41161acc31fb9382
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

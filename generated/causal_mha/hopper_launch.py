@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2124f4bcc6829215
-#   text hash     c20f4d7b6a64fba6
+#   content hash  c2efd40f0bc7f87c
+#   text hash     535d270868274ffd
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2124f4bcc6829215
-#   text hash     ef9285aea80f7f4b
+#   content hash  c2efd40f0bc7f87c
+#   text hash     14c43bd89b8885b6
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

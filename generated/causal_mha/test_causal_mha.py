@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2124f4bcc6829215
-#   text hash     76d3212ce6c31162
+#   content hash  c2efd40f0bc7f87c
+#   text hash     e7c66a2740b4897f
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

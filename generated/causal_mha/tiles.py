@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2124f4bcc6829215
-#   text hash     9a8d8d67b34eba88
+#   content hash  c2efd40f0bc7f87c
+#   text hash     6c3d2a226a15bc3b
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2124f4bcc6829215
-#   text hash     35187d93742524bb
+#   content hash  c2efd40f0bc7f87c
+#   text hash     3fd572258c5c7c1a
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

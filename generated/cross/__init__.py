@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7f4f568d315289c8
-#   text hash     0a15108f681de64a
+#   content hash  c170d2efade0f6b3
+#   text hash     a6361de3a44254cc
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

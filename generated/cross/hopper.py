@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7f4f568d315289c8
-#   text hash     4740602c7176106a
+#   content hash  c170d2efade0f6b3
+#   text hash     50212ab5e4e87eef
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7f4f568d315289c8
-#   text hash     a120d54dcfa4584f
+#   content hash  c170d2efade0f6b3
+#   text hash     a4409f6da092594e
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7f4f568d315289c8
-#   text hash     d9ff11d23fc3d2ba
+#   content hash  c170d2efade0f6b3
+#   text hash     f933618d4ab3d826
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

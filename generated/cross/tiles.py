@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7f4f568d315289c8
-#   text hash     ae8f1fd398c1de01
+#   content hash  c170d2efade0f6b3
+#   text hash     9fbcc2536d00e6ac
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

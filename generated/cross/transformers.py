@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7f4f568d315289c8
-#   text hash     f5d438291b3a61fb
+#   content hash  c170d2efade0f6b3
+#   text hash     fa0e7dadb719a09c
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

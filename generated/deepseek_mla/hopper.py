@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a747de3c42c4fbc5
-#   text hash     8f8658ec9c7664c2
+#   content hash  51d47768a581d019
+#   text hash     20ef9b9c8e7bb950
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

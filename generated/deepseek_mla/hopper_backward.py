@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a747de3c42c4fbc5
-#   text hash     36ff09760a0d47c7
+#   content hash  51d47768a581d019
+#   text hash     cd7db4452449d5f7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a747de3c42c4fbc5
-#   text hash     4aa0278a2a58ea1d
+#   content hash  51d47768a581d019
+#   text hash     243c7d5e9edf6619
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

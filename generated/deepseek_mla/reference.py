@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a747de3c42c4fbc5
-#   text hash     2c216c5fe9187413
+#   content hash  51d47768a581d019
+#   text hash     c9177de9f37f31ab
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

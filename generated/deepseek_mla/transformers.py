@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a747de3c42c4fbc5
-#   text hash     7bac622918c85309
+#   content hash  51d47768a581d019
+#   text hash     c29b7dcf5c233c2d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

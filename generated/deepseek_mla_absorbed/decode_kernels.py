@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7da6ff3bb6570367
-#   text hash     d9ce70f02cb5c337
+#   content hash  3a34135ec230e16b
+#   text hash     7e6a3200fa2f59a2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

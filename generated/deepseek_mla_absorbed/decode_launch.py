@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7da6ff3bb6570367
-#   text hash     28d34c259fb94e8b
+#   content hash  3a34135ec230e16b
+#   text hash     cc233e49f8a1c20d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7da6ff3bb6570367
-#   text hash     1c6ddcb3710c7660
+#   content hash  3a34135ec230e16b
+#   text hash     67d155742ef107ab
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7da6ff3bb6570367
-#   text hash     31635bb1df401d89
+#   content hash  3a34135ec230e16b
+#   text hash     2739088871879c6a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

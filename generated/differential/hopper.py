@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a1d373b52e050f4b
-#   text hash     20b2bf75b8c2a287
+#   content hash  baff48468ea83356
+#   text hash     e1c186a6d8d43d33
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

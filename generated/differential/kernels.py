@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a1d373b52e050f4b
-#   text hash     f2b7e970e43b6a9f
+#   content hash  baff48468ea83356
+#   text hash     fee40edc497a402c
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

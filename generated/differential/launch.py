@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a1d373b52e050f4b
-#   text hash     db4d18eb537d75b1
+#   content hash  baff48468ea83356
+#   text hash     2201e10498895a9f
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

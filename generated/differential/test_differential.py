@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a1d373b52e050f4b
-#   text hash     3b32c48302234158
+#   content hash  baff48468ea83356
+#   text hash     285dd0dbe1292f03
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a1d373b52e050f4b
-#   text hash     0113196a46a723b7
+#   content hash  baff48468ea83356
+#   text hash     35a70e25c42a62e4
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

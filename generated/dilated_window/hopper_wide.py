@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8060f01b48aa981f
-#   text hash     ddd72b1d111dd5f3
+#   content hash  4d17a3ac72d8ac1d
+#   text hash     8ecf1101f7345ba7
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8060f01b48aa981f
-#   text hash     e6652af31a1746e5
+#   content hash  4d17a3ac72d8ac1d
+#   text hash     132b0ebbd1f3f6c6
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8060f01b48aa981f
-#   text hash     9a11138efcb07133
+#   content hash  4d17a3ac72d8ac1d
+#   text hash     86a43b3546fcbd75
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

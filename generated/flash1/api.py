@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a115803db6076d6b
-#   text hash     f8cf5bb0bf73af96
+#   content hash  489a8e043a9dae8f
+#   text hash     a275ce5a3f27ee0c
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a115803db6076d6b
-#   text hash     7e31640d29c06fa4
+#   content hash  489a8e043a9dae8f
+#   text hash     9038c837135b4d86
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

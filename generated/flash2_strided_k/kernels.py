@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  55677c41ad0c8e98
-#   text hash     5dc5d77feb7d9889
+#   content hash  aec281d760270993
+#   text hash     8ce24e213d76b9eb
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  55677c41ad0c8e98
-#   text hash     75e72a7037f625a0
+#   content hash  aec281d760270993
+#   text hash     d55b92cbf54589c2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  55677c41ad0c8e98
-#   text hash     7bf9eb3493698bcc
+#   content hash  aec281d760270993
+#   text hash     c29f4e57ff31f458
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  55677c41ad0c8e98
-#   text hash     8b70d8269b8cf8e4
+#   content hash  aec281d760270993
+#   text hash     4e0c6f46c686c143
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

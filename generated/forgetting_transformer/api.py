@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  51ca2782a1e3293a
-#   text hash     05544725f762f7b1
+#   content hash  3bc43ee295becbc2
+#   text hash     464addf4cb887332
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

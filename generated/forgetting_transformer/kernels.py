@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  51ca2782a1e3293a
-#   text hash     d1f5769de9726cb4
+#   content hash  3bc43ee295becbc2
+#   text hash     7ebc03e785a882c4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  51ca2782a1e3293a
-#   text hash     23f3c547578ff93f
+#   content hash  3bc43ee295becbc2
+#   text hash     c306ea9cd159818f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  51ca2782a1e3293a
-#   text hash     75d68ab1c0173a7c
+#   content hash  3bc43ee295becbc2
+#   text hash     0c3a9be058c7f78b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

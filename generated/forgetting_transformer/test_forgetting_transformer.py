@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  51ca2782a1e3293a
-#   text hash     8c3266ef39c6178c
+#   content hash  3bc43ee295becbc2
+#   text hash     48c1e99e1facc0b9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

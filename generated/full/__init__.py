@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  773b6474bd0a0393
-#   text hash     5c31eb60bd31cb03
+#   content hash  ffcbd6eefd25d468
+#   text hash     068f58c0d7d15d37
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  773b6474bd0a0393
-#   text hash     751e4404e23dac15
+#   content hash  ffcbd6eefd25d468
+#   text hash     e7d6ecaa8f2ffcee
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  773b6474bd0a0393
-#   text hash     3717b259203ccb09
+#   content hash  ffcbd6eefd25d468
+#   text hash     590e72b10de6f7b0
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  773b6474bd0a0393
-#   text hash     84762a8f3fb42c43
+#   content hash  ffcbd6eefd25d468
+#   text hash     4f099965087f2fff
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

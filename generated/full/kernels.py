@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  773b6474bd0a0393
-#   text hash     72d7d57ca26bf92f
+#   content hash  ffcbd6eefd25d468
+#   text hash     f1406fccd476b11f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

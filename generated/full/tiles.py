@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  773b6474bd0a0393
-#   text hash     5230a6c836743570
+#   content hash  ffcbd6eefd25d468
+#   text hash     2174f726f9c4fa90
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  773b6474bd0a0393
-#   text hash     40b7bd4af240cac0
+#   content hash  ffcbd6eefd25d468
+#   text hash     b4336c0fdfed4169
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

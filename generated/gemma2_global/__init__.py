@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c01ce844923b4edf
-#   text hash     b83361b661a0e53b
+#   content hash  1df552747eed2ab2
+#   text hash     8fd58af26b1b13ee
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

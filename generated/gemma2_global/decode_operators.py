@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c01ce844923b4edf
-#   text hash     8c1db40dd00bac4e
+#   content hash  1df552747eed2ab2
+#   text hash     647730168c46b6c1
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c01ce844923b4edf
-#   text hash     56211c7a0c8c444a
+#   content hash  1df552747eed2ab2
+#   text hash     d3ef5981a0e7eb40
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

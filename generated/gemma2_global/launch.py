@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c01ce844923b4edf
-#   text hash     3d637f6ff2919e46
+#   content hash  1df552747eed2ab2
+#   text hash     7a14adca8a8905ef
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

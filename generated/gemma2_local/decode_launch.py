@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1368edaaac1832e6
-#   text hash     a9d22ce83e67692d
+#   content hash  ebac1f3a04a44adc
+#   text hash     738966e079943d1a
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

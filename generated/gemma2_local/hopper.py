@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1368edaaac1832e6
-#   text hash     18142a49b6b33748
+#   content hash  ebac1f3a04a44adc
+#   text hash     4cf29da5637d6f61
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

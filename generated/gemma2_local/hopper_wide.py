@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1368edaaac1832e6
-#   text hash     c55c7c3a89451eeb
+#   content hash  ebac1f3a04a44adc
+#   text hash     6589064d80a1f37b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

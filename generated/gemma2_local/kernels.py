@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1368edaaac1832e6
-#   text hash     61a3972360e89d0d
+#   content hash  ebac1f3a04a44adc
+#   text hash     e2afc6345ef8df24
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1368edaaac1832e6
-#   text hash     1e48d38772da621d
+#   content hash  ebac1f3a04a44adc
+#   text hash     2b115ecf50aef53c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

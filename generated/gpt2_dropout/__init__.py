@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d20a2e5d65d939cf
-#   text hash     3fcc82418dcac1d6
+#   content hash  767eac74253c311e
+#   text hash     a3c040ea6c7f5f91
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

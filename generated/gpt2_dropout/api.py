@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d20a2e5d65d939cf
-#   text hash     fe425ee4dd46b6a2
+#   content hash  767eac74253c311e
+#   text hash     8544e160aa4174dd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d20a2e5d65d939cf
-#   text hash     61a9569839de172c
+#   content hash  767eac74253c311e
+#   text hash     e16a69811c23d3de
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d20a2e5d65d939cf
-#   text hash     aeafe05fbbef17d8
+#   content hash  767eac74253c311e
+#   text hash     5c03bdcf95008713
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

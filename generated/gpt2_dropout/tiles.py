@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d20a2e5d65d939cf
-#   text hash     c2bdabb3685725f8
+#   content hash  767eac74253c311e
+#   text hash     e6024dd04203e03e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

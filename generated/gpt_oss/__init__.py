@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  efb019b6dda1efee
-#   text hash     4eb46fa38a43c57a
+#   content hash  b363ac0c1d377943
+#   text hash     27cdecc007d72641
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  efb019b6dda1efee
-#   text hash     39c112d97cc840ae
+#   content hash  b363ac0c1d377943
+#   text hash     4be03f9213664e92
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

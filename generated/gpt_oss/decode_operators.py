@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  efb019b6dda1efee
-#   text hash     d29ebf5e7058baeb
+#   content hash  b363ac0c1d377943
+#   text hash     52fd9e0ba85deef6
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

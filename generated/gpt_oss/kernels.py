@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  efb019b6dda1efee
-#   text hash     91377ba0fca401f0
+#   content hash  b363ac0c1d377943
+#   text hash     b8f7920a58cbe395
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

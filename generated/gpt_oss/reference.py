@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  efb019b6dda1efee
-#   text hash     349ae7231bd2d0e8
+#   content hash  b363ac0c1d377943
+#   text hash     9e028802b3b62061
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c8c52a2a4fd82d16
-#   text hash     b0c2ecc5a966f1dd
+#   content hash  373830344819bd6e
+#   text hash     1bf2795f1dd449e6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c8c52a2a4fd82d16
-#   text hash     2d5eb7df6be9535a
+#   content hash  373830344819bd6e
+#   text hash     99ba1232f52d1ac7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

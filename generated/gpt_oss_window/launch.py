@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c8c52a2a4fd82d16
-#   text hash     37b757f767931040
+#   content hash  373830344819bd6e
+#   text hash     7237f3e298dceed2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c8c52a2a4fd82d16
-#   text hash     ae5a64f30cc6e044
+#   content hash  373830344819bd6e
+#   text hash     1d02cc494577fb73
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

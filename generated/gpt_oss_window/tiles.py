@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c8c52a2a4fd82d16
-#   text hash     bf4ae58d88c98d80
+#   content hash  373830344819bd6e
+#   text hash     5a59ed91b63fc3dd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

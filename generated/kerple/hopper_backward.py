@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ceadfd7dee902811
-#   text hash     264e49d07b6004d3
+#   content hash  def9c54b69a382c9
+#   text hash     21f7267a2e196790
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

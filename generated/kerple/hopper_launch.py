@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ceadfd7dee902811
-#   text hash     ae13a1a6f9f167a5
+#   content hash  def9c54b69a382c9
+#   text hash     99e094c0a8f972dc
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

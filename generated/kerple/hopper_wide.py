@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ceadfd7dee902811
-#   text hash     e4e04d4b125ee78c
+#   content hash  def9c54b69a382c9
+#   text hash     f3087d6b1a4bd76c
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ceadfd7dee902811
-#   text hash     9d2d03d76e3ed198
+#   content hash  def9c54b69a382c9
+#   text hash     6890e34e16f0f51a
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ceadfd7dee902811
-#   text hash     61628ca318b18497
+#   content hash  def9c54b69a382c9
+#   text hash     a19d4b6ffe25e73f
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

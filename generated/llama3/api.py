@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  10e5432a20e08169
-#   text hash     2afe67d9f901904e
+#   content hash  9e293ea435f5947d
+#   text hash     68633ca4bce37e65
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

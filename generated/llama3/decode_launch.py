@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  10e5432a20e08169
-#   text hash     1f734dc025822957
+#   content hash  9e293ea435f5947d
+#   text hash     cd8cea8f43104df3
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  10e5432a20e08169
-#   text hash     6418084a7ea28510
+#   content hash  9e293ea435f5947d
+#   text hash     4aa1006c45142c79
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

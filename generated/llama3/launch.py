@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  10e5432a20e08169
-#   text hash     4274fb97f57c9069
+#   content hash  9e293ea435f5947d
+#   text hash     ba5c100a4ee649af
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

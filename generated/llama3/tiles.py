@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  10e5432a20e08169
-#   text hash     fabcd8ed45d2b208
+#   content hash  9e293ea435f5947d
+#   text hash     7c062c91d529c290
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

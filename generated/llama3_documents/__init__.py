@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5a99128fce7ddb3d
-#   text hash     af184f304a67285f
+#   content hash  c6bcec35968e2de4
+#   text hash     53841f90bd56600a
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

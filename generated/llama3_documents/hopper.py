@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5a99128fce7ddb3d
-#   text hash     b68ce6fb701f3f46
+#   content hash  c6bcec35968e2de4
+#   text hash     3dfbfbead675ca2e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

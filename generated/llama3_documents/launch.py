@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5a99128fce7ddb3d
-#   text hash     3fa681d092118ba4
+#   content hash  c6bcec35968e2de4
+#   text hash     259570e983ac6f33
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5a99128fce7ddb3d
-#   text hash     c109999f491caa62
+#   content hash  c6bcec35968e2de4
+#   text hash     349faf6113e15951
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5a99128fce7ddb3d
-#   text hash     3e7ad9591df0b77b
+#   content hash  c6bcec35968e2de4
+#   text hash     45d5562883f3bcf9
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

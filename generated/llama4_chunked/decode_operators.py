@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6012f18a8916f497
-#   text hash     f4571f9853b04c96
+#   content hash  e3771991cd1c96f9
+#   text hash     fb6584c2fb250206
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6012f18a8916f497
-#   text hash     efd2df8fd5c43886
+#   content hash  e3771991cd1c96f9
+#   text hash     bdb6640d969db3b5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

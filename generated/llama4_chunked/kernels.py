@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6012f18a8916f497
-#   text hash     f48e35d53d5cdaf0
+#   content hash  e3771991cd1c96f9
+#   text hash     d91290797861f802
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

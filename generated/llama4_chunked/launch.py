@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6012f18a8916f497
-#   text hash     dc3ead98d0b9fbb7
+#   content hash  e3771991cd1c96f9
+#   text hash     05b0ed996b55c746
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c15589795bc3c8ff
-#   text hash     202cca58c656bb7e
+#   content hash  7b1501aad180c31c
+#   text hash     45ba087420d0736a
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c15589795bc3c8ff
-#   text hash     3e231a2320744673
+#   content hash  7b1501aad180c31c
+#   text hash     f3e9dc168e079259
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c15589795bc3c8ff
-#   text hash     7f1cbdad3d48a706
+#   content hash  7b1501aad180c31c
+#   text hash     805a45b61816a06f
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

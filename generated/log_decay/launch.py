@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c15589795bc3c8ff
-#   text hash     5e22eb36454e2600
+#   content hash  7b1501aad180c31c
+#   text hash     c118f6ac17c7e293
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c15589795bc3c8ff
-#   text hash     89b280fca0095d6a
+#   content hash  7b1501aad180c31c
+#   text hash     cb8a3cba85b9a0f7
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

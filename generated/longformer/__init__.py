@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c9b8fa03dadb7204
-#   text hash     089412247f2d5d23
+#   content hash  141fbbb31b4eaa5d
+#   text hash     a5a570c8502ad7e1
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c9b8fa03dadb7204
-#   text hash     1476f07649677e64
+#   content hash  141fbbb31b4eaa5d
+#   text hash     8b61dde9918253c5
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

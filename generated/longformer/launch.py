@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c9b8fa03dadb7204
-#   text hash     5de114c77cac8e82
+#   content hash  141fbbb31b4eaa5d
+#   text hash     64657b88e61c9048
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

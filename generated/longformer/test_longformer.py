@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c9b8fa03dadb7204
-#   text hash     126ff069c96bc18e
+#   content hash  141fbbb31b4eaa5d
+#   text hash     aaf739404e8a2ab1
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

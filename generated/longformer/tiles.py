@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c9b8fa03dadb7204
-#   text hash     5a5215a656735670
+#   content hash  141fbbb31b4eaa5d
+#   text hash     d1efd9240a44186f
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

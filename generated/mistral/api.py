@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e1b9263de721061e
-#   text hash     898b5f4b18993f30
+#   content hash  30a38507278d27d0
+#   text hash     9b0e6993af29b45d
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

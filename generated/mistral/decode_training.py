@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e1b9263de721061e
-#   text hash     c34e641ddb2de83c
+#   content hash  30a38507278d27d0
+#   text hash     d1c5347799d498b1
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e1b9263de721061e
-#   text hash     29c6c5fe48b660af
+#   content hash  30a38507278d27d0
+#   text hash     9ee9f4e61aba554c
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e1b9263de721061e
-#   text hash     ee8b2865c8b75a5b
+#   content hash  30a38507278d27d0
+#   text hash     7f93700a6d60c772
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

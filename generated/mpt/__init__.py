@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  128d189bccff8a8b
-#   text hash     17a4ab1f3dca8e9c
+#   content hash  947887438c4b435c
+#   text hash     7efa89292e615fe7
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

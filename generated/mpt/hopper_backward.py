@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  128d189bccff8a8b
-#   text hash     b56975f097a98063
+#   content hash  947887438c4b435c
+#   text hash     ce3d5841c7e9d0e1
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

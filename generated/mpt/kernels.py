@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  128d189bccff8a8b
-#   text hash     e8c6118f716b1570
+#   content hash  947887438c4b435c
+#   text hash     2547a2ebc7a71d88
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

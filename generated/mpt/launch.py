@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  128d189bccff8a8b
-#   text hash     d7828935d53a6148
+#   content hash  947887438c4b435c
+#   text hash     a5d6a856a9479af1
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  128d189bccff8a8b
-#   text hash     7d40fc4433eac5cf
+#   content hash  947887438c4b435c
+#   text hash     5e9bf2f65ec754c3
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

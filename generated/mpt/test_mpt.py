@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  128d189bccff8a8b
-#   text hash     6dff5e1917ed2710
+#   content hash  947887438c4b435c
+#   text hash     acb30a543f9ba50f
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

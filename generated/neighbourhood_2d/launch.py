@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f76f8da292b24208
-#   text hash     8c67622c3cbff61d
+#   content hash  04083605a9593e91
+#   text hash     067bef0db36cd066
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

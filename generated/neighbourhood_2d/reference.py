@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f76f8da292b24208
-#   text hash     cc564a02e3ea37f6
+#   content hash  04083605a9593e91
+#   text hash     4321b10992d0b01e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d74b638f46f409ae
-#   text hash     3d825e874b7b4cdf
+#   content hash  a81359f8e9dfd202
+#   text hash     0317126d6571ba58
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d74b638f46f409ae
-#   text hash     3c97f1e7dc0e1c87
+#   content hash  a81359f8e9dfd202
+#   text hash     87b617e64336e6f8
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d74b638f46f409ae
-#   text hash     b10e5af10864540a
+#   content hash  a81359f8e9dfd202
+#   text hash     b794d1843c336f3d
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d74b638f46f409ae
-#   text hash     bb42e2f137a0350c
+#   content hash  a81359f8e9dfd202
+#   text hash     bd2b1212feeb91d0
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

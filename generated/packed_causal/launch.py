@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d74b638f46f409ae
-#   text hash     5fcdd6946e1f470e
+#   content hash  a81359f8e9dfd202
+#   text hash     b36e50664b084fc6
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

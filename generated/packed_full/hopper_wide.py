@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ba800cabb40580bb
-#   text hash     fc98b0b922f1340b
+#   content hash  683416a83479c1c5
+#   text hash     b6506db29b32c80d
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ba800cabb40580bb
-#   text hash     21ad02fc65f02e5e
+#   content hash  683416a83479c1c5
+#   text hash     00bcc46eeec78a2a
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

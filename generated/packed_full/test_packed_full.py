@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ba800cabb40580bb
-#   text hash     2d3bf3cac48194b0
+#   content hash  683416a83479c1c5
+#   text hash     fc0a0a2f38c66b0c
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

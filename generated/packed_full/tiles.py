@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ba800cabb40580bb
-#   text hash     2d1175a1660ca226
+#   content hash  683416a83479c1c5
+#   text hash     f8e46d7325348d08
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ba800cabb40580bb
-#   text hash     8d8013737833ad1b
+#   content hash  683416a83479c1c5
+#   text hash     9b89b9510a1fefad
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3df6ba56f8047b24
-#   text hash     f6966ff4b2bad9c4
+#   content hash  6812bed187b0cbcc
+#   text hash     9ec100b9e78cd447
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

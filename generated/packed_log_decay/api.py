@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3df6ba56f8047b24
-#   text hash     d30ef89bfa07c451
+#   content hash  6812bed187b0cbcc
+#   text hash     473f7467ce47de91
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3df6ba56f8047b24
-#   text hash     b100abf7bf056640
+#   content hash  6812bed187b0cbcc
+#   text hash     651256868825b691
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3df6ba56f8047b24
-#   text hash     209444f716edcddb
+#   content hash  6812bed187b0cbcc
+#   text hash     d9c56ce8566f2b9f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

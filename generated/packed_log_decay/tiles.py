@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3df6ba56f8047b24
-#   text hash     869e3a8e41e021ce
+#   content hash  6812bed187b0cbcc
+#   text hash     28756ff8c064f007
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  da063bfcfbf43eeb
-#   text hash     13ee8f270736fa50
+#   content hash  9404d95b1ca53f91
+#   text hash     8871c475db70dd66
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

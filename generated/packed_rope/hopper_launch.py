@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  da063bfcfbf43eeb
-#   text hash     52138b6d2d83582d
+#   content hash  9404d95b1ca53f91
+#   text hash     f3531e42e767b62d
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

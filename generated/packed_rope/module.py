@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  da063bfcfbf43eeb
-#   text hash     6610e7a99a2db98b
+#   content hash  9404d95b1ca53f91
+#   text hash     02d8acbd994187fd
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  da063bfcfbf43eeb
-#   text hash     cd659ad493fe7128
+#   content hash  9404d95b1ca53f91
+#   text hash     44c0e04902092552
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  da063bfcfbf43eeb
-#   text hash     e036ab9bd822fc08
+#   content hash  9404d95b1ca53f91
+#   text hash     b958afce57d966af
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4697a1c54f9324e4
-#   text hash     e1ed069ad04838c6
+#   content hash  e7974a09a42dd269
+#   text hash     9fc499b401d08503
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4697a1c54f9324e4
-#   text hash     32bd6321b60f44ba
+#   content hash  e7974a09a42dd269
+#   text hash     c03e29516a4bcebc
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

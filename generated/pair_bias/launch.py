@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4697a1c54f9324e4
-#   text hash     baef3f55b95d5504
+#   content hash  e7974a09a42dd269
+#   text hash     326c47b9ea365206
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4697a1c54f9324e4
-#   text hash     a27b82c2cc7f3477
+#   content hash  e7974a09a42dd269
+#   text hash     538b57ed4deb0773
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4697a1c54f9324e4
-#   text hash     0972dfa20a1efe3f
+#   content hash  e7974a09a42dd269
+#   text hash     c5e033c1e8dbd08c
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  621a2e8f3fbf9200
-#   text hash     e6c85b376ce28a9e
+#   content hash  74cdbb4efbb3d005
+#   text hash     a19fcd6f314e562b
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  621a2e8f3fbf9200
-#   text hash     467e8047cc91a74b
+#   content hash  74cdbb4efbb3d005
+#   text hash     9ecd3088d50dd834
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

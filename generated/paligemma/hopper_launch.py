@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  621a2e8f3fbf9200
-#   text hash     54525569a8aa6249
+#   content hash  74cdbb4efbb3d005
+#   text hash     61503aa6f00cfd36
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

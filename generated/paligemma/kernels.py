@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  621a2e8f3fbf9200
-#   text hash     fbcd6a09dc8f939e
+#   content hash  74cdbb4efbb3d005
+#   text hash     2272ba3de93c23c4
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

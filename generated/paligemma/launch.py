@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  621a2e8f3fbf9200
-#   text hash     4362032594ceebd1
+#   content hash  74cdbb4efbb3d005
+#   text hash     dcd81db9867cfd65
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  30c29c4345711170
-#   text hash     b9228ff2c96e998b
+#   content hash  8918e85c9ca68daf
+#   text hash     93610191aea17f0e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

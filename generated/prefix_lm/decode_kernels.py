@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  30c29c4345711170
-#   text hash     9ba6189d5b31f018
+#   content hash  8918e85c9ca68daf
+#   text hash     7a374d8fdac5677a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  30c29c4345711170
-#   text hash     b0f3f09f7883d8e8
+#   content hash  8918e85c9ca68daf
+#   text hash     9c706eb3522e1d52
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  30c29c4345711170
-#   text hash     18cad9829c5344b5
+#   content hash  8918e85c9ca68daf
+#   text hash     154b7270ae852184
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  30c29c4345711170
-#   text hash     c158ce1c9f8d9f3c
+#   content hash  8918e85c9ca68daf
+#   text hash     b15d9934bc7330ee
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2c18b581d99f2017
-#   text hash     04105a39b48d4144
+#   content hash  e56c0f906dd9575f
+#   text hash     46cd8a16bdb7c369
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -132,7 +132,7 @@ def attend_now(
         # two thirds of the time that a shape takes
         out = torch.empty_like(q) if call.out_as_q else q.new_empty(call.out)
     else:
-        call.check_out(out, q, k_cache, v_cache)
+        call.check_out(out, q, k_cache, v_cache, workspace)
     lse = q.new_empty(call.lse, dtype=torch.float32) if return_lse else None
     if not call.in_rows:
         q, positions = q.contiguous(), None if positions is None else positions.contiguous()
@@ -160,6 +160,8 @@ def attend_now(
 
 def append_now(k_new, v_new, k_cache, v_cache, slot_mapping, cos, sin, positions, k_scale, v_scale):
     """What `append` does with checked arguments, where nothing is traced."""
+    if k_cache.data_ptr() == v_cache.data_ptr() and k_cache.numel():
+        raise ValueError("v_cache: expected memory of its own, got that of k_cache")
     from . import decode_launch as launch
 
     k_new, v_new = (x if x.stride(-1) == 1 else x.contiguous() for x in (k_new, v_new))
@@ -267,9 +269,11 @@ def merge(outs, lses, sinks: torch.Tensor | None = None):
     total = weights.sum(0)
     if sinks is not None:
         total = total + torch.exp(sinks.float()[:, None] - most)
-    shares = (weights / torch.where(total == 0, 1.0, total)).transpose(-1, -2)[..., None]
-    out = sum(torch.where(share == 0, 0.0, x.float() * share) for x, share in zip(outs, shares))
-    return out.to(outs[0].dtype), torch.where(total == 0, -math.inf, most + torch.log(total))
+    # what is not taken must not be infinite or NaN, as a gradient of 0 times that is NaN
+    nothing, total = total == 0, torch.where(total == 0, 1.0, total)
+    shares = (weights / total).transpose(-1, -2)[..., None]
+    out = sum(torch.where(share == 0, 0.0, x.float()) * share for x, share in zip(outs, shares))
+    return out.to(outs[0].dtype), torch.where(nothing, -math.inf, most + torch.log(total))
 
 
 def _seen():

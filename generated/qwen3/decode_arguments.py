@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  cdec7caf142d3fee
-#   text hash     9c5fff525a2dbfd2
+#   content hash  316face369645616
+#   text hash     eca9f6140194ae90
 #   render with   attnforge render SPEC
 """What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
 
@@ -51,7 +51,7 @@ class Call:
         self.shapes, self.numbers, self.alike = (), (), None
         self.launches = {}  # by precision, and whether there is an LSE
 
-    def check_out(self, out, q, k_cache, v_cache):
+    def check_out(self, out, q, k_cache, v_cache, workspace=None):
         """Memory of the result, which is written before all is read that a call asks for."""
         first, (most, q_bytes, k_bytes, v_bytes) = out.data_ptr(), self.bytes
         if -q_bytes < q.data_ptr() - first < most:
@@ -60,6 +60,8 @@ class Call:
             raise ValueError("out: expected memory of its own, got some of k_cache")
         if -v_bytes < v_cache.data_ptr() - first < most:
             raise ValueError("out: expected memory of its own, got some of v_cache")
+        if workspace is not None and -4 * self.size < workspace.data_ptr() - first < most:
+            raise ValueError("out: expected memory of its own, got some of workspace")
 
 
 def shapes(q, v_cache):

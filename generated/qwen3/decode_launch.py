@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2c18b581d99f2017
-#   text hash     550bd916e8eeeaec
+#   content hash  e56c0f906dd9575f
+#   text hash     79e480a27fe1c7d8
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

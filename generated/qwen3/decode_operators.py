@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2c18b581d99f2017
-#   text hash     bba0ac00eace5962
+#   content hash  e56c0f906dd9575f
+#   text hash     34a9f170f5497de8
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

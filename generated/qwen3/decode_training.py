@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2c18b581d99f2017
-#   text hash     8c40680ab2ff49aa
+#   content hash  e56c0f906dd9575f
+#   text hash     74c17954ea217c91
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2c18b581d99f2017
-#   text hash     1e287a01398dff96
+#   content hash  e56c0f906dd9575f
+#   text hash     d3e53e8c9449552c
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2c18b581d99f2017
-#   text hash     d5a11c2d58edd12e
+#   content hash  e56c0f906dd9575f
+#   text hash     dba7c9dac55139e7
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

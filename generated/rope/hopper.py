@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e1aa9068a653d7ad
-#   text hash     ca5a1ad9294143be
+#   content hash  c346c0297435c024
+#   text hash     f6d41fda616d6c73
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

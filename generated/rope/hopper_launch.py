@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e1aa9068a653d7ad
-#   text hash     2b673623c430bc2b
+#   content hash  c346c0297435c024
+#   text hash     992a8b4c662bf2bf
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

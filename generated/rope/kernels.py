@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e1aa9068a653d7ad
-#   text hash     e4e21ee3bdd0bef4
+#   content hash  c346c0297435c024
+#   text hash     bb1cba7fc8aa64cc
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

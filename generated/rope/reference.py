@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e1aa9068a653d7ad
-#   text hash     4993804dce4c4c15
+#   content hash  c346c0297435c024
+#   text hash     1fef508178dddc97
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

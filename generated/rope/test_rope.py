@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e1aa9068a653d7ad
-#   text hash     888023e22f51258f
+#   content hash  c346c0297435c024
+#   text hash     518ebe200bdf725a
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

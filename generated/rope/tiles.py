@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e1aa9068a653d7ad
-#   text hash     d2e72f72c71aa1e8
+#   content hash  c346c0297435c024
+#   text hash     47909b376073b635
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0fc9da25027f2a27
-#   text hash     eacdfa7f3c2a978f
+#   content hash  42e8a6a780a71bd5
+#   text hash     afd05ecd87517641
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0fc9da25027f2a27
-#   text hash     d5d14b43eab5608d
+#   content hash  42e8a6a780a71bd5
+#   text hash     351e163056921cd4
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

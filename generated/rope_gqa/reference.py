@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0fc9da25027f2a27
-#   text hash     44a30b4299f001ec
+#   content hash  42e8a6a780a71bd5
+#   text hash     3da3717031bafb88
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

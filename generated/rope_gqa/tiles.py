@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0fc9da25027f2a27
-#   text hash     be3adad0b6f61bc8
+#   content hash  42e8a6a780a71bd5
+#   text hash     77f03da6abb3bd46
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

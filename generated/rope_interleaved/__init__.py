@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9b6edeff5871209c
-#   text hash     03493c5c807b61e9
+#   content hash  c42b0e417067836c
+#   text hash     8b6259c03449e97d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

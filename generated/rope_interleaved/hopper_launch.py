@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9b6edeff5871209c
-#   text hash     8276e3aea183d720
+#   content hash  c42b0e417067836c
+#   text hash     38354a5072bfefad
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9b6edeff5871209c
-#   text hash     15bb2ce48ccdf951
+#   content hash  c42b0e417067836c
+#   text hash     8c49eb51f35f8448
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

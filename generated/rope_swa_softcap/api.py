@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  75a7eb9b2b77f9fc
-#   text hash     f35e47fcbbd3a875
+#   content hash  7a005e1c5fdceba4
+#   text hash     364d6ace4bd6ee3f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

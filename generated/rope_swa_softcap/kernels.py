@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  75a7eb9b2b77f9fc
-#   text hash     c20d195fdd47ab78
+#   content hash  7a005e1c5fdceba4
+#   text hash     3cd21ddbdbaf6ff9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

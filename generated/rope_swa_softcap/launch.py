@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  75a7eb9b2b77f9fc
-#   text hash     c39c27a9381a7da6
+#   content hash  7a005e1c5fdceba4
+#   text hash     6915243e888021ea
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

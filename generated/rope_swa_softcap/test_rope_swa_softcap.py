@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  75a7eb9b2b77f9fc
-#   text hash     35c7e167b33cdd67
+#   content hash  7a005e1c5fdceba4
+#   text hash     b49f284e73dffcb9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  75a7eb9b2b77f9fc
-#   text hash     eac6dedd938c99f4
+#   content hash  7a005e1c5fdceba4
+#   text hash     d8853d8b49d531ae
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  948aecfe1c1589d0
-#   text hash     14ddc1219fa5b771
+#   content hash  0ed97f6607e57f4f
+#   text hash     18aee8fb986eba71
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  948aecfe1c1589d0
-#   text hash     a3a2decc90b62b9b
+#   content hash  0ed97f6607e57f4f
+#   text hash     3e20e31364dc5a1b
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

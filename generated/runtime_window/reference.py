@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  948aecfe1c1589d0
-#   text hash     092a543b67e1dfc2
+#   content hash  0ed97f6607e57f4f
+#   text hash     59f27e597d004a83
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

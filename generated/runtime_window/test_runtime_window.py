@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  948aecfe1c1589d0
-#   text hash     557f63fb1e040ea6
+#   content hash  0ed97f6607e57f4f
+#   text hash     e6fb62cef55feada
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  948aecfe1c1589d0
-#   text hash     ba301d92e8055380
+#   content hash  0ed97f6607e57f4f
+#   text hash     4b9d62fb80554760
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

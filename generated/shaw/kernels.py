@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  168779975ee4e23a
-#   text hash     cdc801521d87e8b0
+#   content hash  658d334e27b236ac
+#   text hash     578634216e4fd2f8
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

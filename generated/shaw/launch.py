@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  168779975ee4e23a
-#   text hash     60e53d28384ad63b
+#   content hash  658d334e27b236ac
+#   text hash     fe79091e1fcef149
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  168779975ee4e23a
-#   text hash     a4596015eed80fdc
+#   content hash  658d334e27b236ac
+#   text hash     57b1d1b9e309aabf
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

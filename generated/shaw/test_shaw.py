@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  168779975ee4e23a
-#   text hash     b9737f07c901bd29
+#   content hash  658d334e27b236ac
+#   text hash     e8ce5c3dd0f7dbb4
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  168779975ee4e23a
-#   text hash     17d4422aef423b9d
+#   content hash  658d334e27b236ac
+#   text hash     9ce078d9a98f6a47
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  553eac3319557b34
-#   text hash     b8e407e12c2edfcc
+#   content hash  6bf21214d1c36585
+#   text hash     8b13f6625f751078
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  553eac3319557b34
-#   text hash     1d32caa0b7aad3bb
+#   content hash  6bf21214d1c36585
+#   text hash     d8e9a77cb7326144
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

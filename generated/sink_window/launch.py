@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  553eac3319557b34
-#   text hash     57eff90cce04f9be
+#   content hash  6bf21214d1c36585
+#   text hash     bd92e7b6236c5ff3
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

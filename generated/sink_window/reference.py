@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  553eac3319557b34
-#   text hash     765887bcd4f5c51f
+#   content hash  6bf21214d1c36585
+#   text hash     82c86b1e465a534e
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  553eac3319557b34
-#   text hash     de201104559987f1
+#   content hash  6bf21214d1c36585
+#   text hash     27a1aeb89a436f65
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  997030671a2e0cce
-#   text hash     84c36f60930c23ad
+#   content hash  18f1e4b06e1e6458
+#   text hash     0bfcb339eef85e42
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

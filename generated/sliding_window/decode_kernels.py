@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  997030671a2e0cce
-#   text hash     2488ee8b3a96dfda
+#   content hash  18f1e4b06e1e6458
+#   text hash     1f405826b662c498
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

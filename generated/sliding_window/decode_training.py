@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  997030671a2e0cce
-#   text hash     ad291a2b03e84f92
+#   content hash  18f1e4b06e1e6458
+#   text hash     24947a75e3f91d52
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  997030671a2e0cce
-#   text hash     6937870136af4725
+#   content hash  18f1e4b06e1e6458
+#   text hash     20e13d97dbd77781
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  997030671a2e0cce
-#   text hash     2bf7cc2d7abfb7e6
+#   content hash  18f1e4b06e1e6458
+#   text hash     42507ead0c38d7e9
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  547ac85624106927
-#   text hash     2c5cd5b3c571216e
+#   content hash  d2543843f08f760a
+#   text hash     94be40ff6de5032e
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  547ac85624106927
-#   text hash     e2e4f1c8d4943f30
+#   content hash  d2543843f08f760a
+#   text hash     f29c1c1ed4f95048
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

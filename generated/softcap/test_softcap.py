@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  547ac85624106927
-#   text hash     3ffc6b527b527641
+#   content hash  d2543843f08f760a
+#   text hash     a75ffaee8d8e3e9e
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

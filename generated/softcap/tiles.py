@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  547ac85624106927
-#   text hash     66bbc9a0a93f30a1
+#   content hash  d2543843f08f760a
+#   text hash     71942907f47ea0db
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  547ac85624106927
-#   text hash     2f0a129bcaed7c97
+#   content hash  d2543843f08f760a
+#   text hash     21b19ba3a2f4010f
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d300f8186d047df8
-#   text hash     597e79c9e703e0a7
+#   content hash  a8cabac3b8382182
+#   text hash     2139ac721ecac651
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d300f8186d047df8
-#   text hash     f7ad1a9ade7375ec
+#   content hash  a8cabac3b8382182
+#   text hash     e4931ae292e83efb
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d300f8186d047df8
-#   text hash     2dfa7661a17974db
+#   content hash  a8cabac3b8382182
+#   text hash     57ce8bf1408e7594
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  471d8bb8fc1aaa50
-#   text hash     6b92271199ea0f97
+#   content hash  f5abce3282250ddb
+#   text hash     21fa6ef2ec58a9ab
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

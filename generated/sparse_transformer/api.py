@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  471d8bb8fc1aaa50
-#   text hash     7df51920af8ead65
+#   content hash  f5abce3282250ddb
+#   text hash     62d42a89ae2be8b9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  471d8bb8fc1aaa50
-#   text hash     e7bb7d7658d55c16
+#   content hash  f5abce3282250ddb
+#   text hash     16e58f50febb0621
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  471d8bb8fc1aaa50
-#   text hash     485cd4ef4d6af9ba
+#   content hash  f5abce3282250ddb
+#   text hash     92cd501ee0543aed
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  471d8bb8fc1aaa50
-#   text hash     ed6b12307e22885e
+#   content hash  f5abce3282250ddb
+#   text hash     4c9892ce80973145
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

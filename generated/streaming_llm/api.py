@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b6b1577f1606ffcf
-#   text hash     5177c06bbcc6995b
+#   content hash  1e51d5fabd7640e1
+#   text hash     3317c02a745f8603
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

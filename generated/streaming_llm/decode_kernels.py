@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b6b1577f1606ffcf
-#   text hash     94a0986891e8cbf8
+#   content hash  1e51d5fabd7640e1
+#   text hash     9827b387a82a8ebb
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b6b1577f1606ffcf
-#   text hash     1dd974baa40a16a5
+#   content hash  1e51d5fabd7640e1
+#   text hash     eaf517b44df13515
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b6b1577f1606ffcf
-#   text hash     56bc4b80582152b7
+#   content hash  1e51d5fabd7640e1
+#   text hash     3a3dba818b5d0237
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b6b1577f1606ffcf
-#   text hash     6c9764179c5facbc
+#   content hash  1e51d5fabd7640e1
+#   text hash     588561978052d1af
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bb855b0b6f917886
-#   text hash     2b50d63b4e66b887
+#   content hash  2a69f23bd15b11e2
+#   text hash     854a7e763e5cb017
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

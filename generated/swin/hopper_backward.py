@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bb855b0b6f917886
-#   text hash     6334b1690f15583d
+#   content hash  2a69f23bd15b11e2
+#   text hash     d9e9f2f82230e931
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bb855b0b6f917886
-#   text hash     fe33a0b286cf6d23
+#   content hash  2a69f23bd15b11e2
+#   text hash     9b9ec01452ba0612
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

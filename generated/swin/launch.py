@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bb855b0b6f917886
-#   text hash     3b5b6d7eecc7dc06
+#   content hash  2a69f23bd15b11e2
+#   text hash     53684d765d75a3e1
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

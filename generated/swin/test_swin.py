@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bb855b0b6f917886
-#   text hash     4ad7b41e00c6d0b4
+#   content hash  2a69f23bd15b11e2
+#   text hash     fa38d52cba81e5a4
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bb855b0b6f917886
-#   text hash     24e062d0815e2a79
+#   content hash  2a69f23bd15b11e2
+#   text hash     90fdde1cd29291ed
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ff83cd52a579269d
-#   text hash     dc9bfd5663e99b10
+#   content hash  96ac359e8734600d
+#   text hash     118329a27da0ff0a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

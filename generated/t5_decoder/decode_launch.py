@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ff83cd52a579269d
-#   text hash     5eb30492638178dc
+#   content hash  96ac359e8734600d
+#   text hash     4ea5c77c92554e05
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

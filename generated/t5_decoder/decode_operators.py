@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ff83cd52a579269d
-#   text hash     e8f883f8c891efcb
+#   content hash  96ac359e8734600d
+#   text hash     979c76daade670ae
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ff83cd52a579269d
-#   text hash     2c95b8f616adcc50
+#   content hash  96ac359e8734600d
+#   text hash     cfe3733bc2c4cf57
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ff83cd52a579269d
-#   text hash     b651f630a9f291bd
+#   content hash  96ac359e8734600d
+#   text hash     d6fc2c8a850c8532
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  64a37b6cb452fd30
-#   text hash     398fdbedc9281242
+#   content hash  0b7604405cca677f
+#   text hash     0c4fe4226b689300
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  64a37b6cb452fd30
-#   text hash     27b9d512066eba55
+#   content hash  0b7604405cca677f
+#   text hash     545aa3c733f615e9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

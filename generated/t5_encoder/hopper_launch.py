@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  64a37b6cb452fd30
-#   text hash     1c9fd7547a947530
+#   content hash  0b7604405cca677f
+#   text hash     846c1670021bbbcb
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

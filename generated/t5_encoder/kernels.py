@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  64a37b6cb452fd30
-#   text hash     491fe3107c701e45
+#   content hash  0b7604405cca677f
+#   text hash     a244988d18b9f721
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  64a37b6cb452fd30
-#   text hash     a67350d3f2dec7eb
+#   content hash  0b7604405cca677f
+#   text hash     2caa324a01b044f3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  418b465ed508a761
-#   text hash     0614b529a3e873d9
+#   content hash  56cee1710ae0f3c7
+#   text hash     c262a4dafacd4559
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  418b465ed508a761
-#   text hash     4d1b05ee057168da
+#   content hash  56cee1710ae0f3c7
+#   text hash     7167849e40b7187c
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

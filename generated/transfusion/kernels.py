@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  418b465ed508a761
-#   text hash     9d4d4f6ef77010ca
+#   content hash  56cee1710ae0f3c7
+#   text hash     64c897758d7ecae0
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

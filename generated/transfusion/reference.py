@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  418b465ed508a761
-#   text hash     b85b8bbd07cab8ed
+#   content hash  56cee1710ae0f3c7
+#   text hash     c64202c6a24eca70
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

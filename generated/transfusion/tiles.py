@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  418b465ed508a761
-#   text hash     a48c364be8e24643
+#   content hash  56cee1710ae0f3c7
+#   text hash     10e1aba718a10e7c
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

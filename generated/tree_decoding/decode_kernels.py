@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ddf762daa351130b
-#   text hash     d32dba268a5f10a5
+#   content hash  a035888dec982bd3
+#   text hash     a5cc79c4106979eb
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

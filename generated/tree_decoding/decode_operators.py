@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ddf762daa351130b
-#   text hash     2c63b8ce15b900b7
+#   content hash  a035888dec982bd3
+#   text hash     06b8ef66945dd8fa
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

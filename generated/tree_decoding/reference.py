@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ddf762daa351130b
-#   text hash     0dee638ec72e6885
+#   content hash  a035888dec982bd3
+#   text hash     16c231224f6c89f9
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

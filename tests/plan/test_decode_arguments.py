@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 
 TEXTS = {
     "plain_checked": "mask: [causal]",
+    "latent_checked": "latent: true\nmask: [causal]",
     "window_checked": "mask: [causal, sliding_window: {size: runtime}]",
     "chunks_checked": "mask: [causal, any: [expr: 'q // 20 == k // 20', expr: 'k < 4']]",
     "rows_checked": "mask: [causal, expr: 'q - k < far']\ninputs: {far: {axes: [head], dtype: int}}",
@@ -61,6 +62,12 @@ def test_out_has_memory_of_its_own(variant: Callable[[str], ModuleType], name: s
         for _ in range(3):
             with pytest.raises(ValueError, match=f"out: expected memory of its own, got some of {name}"):
                 decoding.attend_with_cache(**given, seq_lens=LENGTHS, out=overlapping, **more)
+    size = decoding.workspace_size(Q, K, V, max_seqlen_q=3, max_seqlen_k=40)
+    for first in (0, size - 1):
+        workspace = torch.zeros(size + 384)
+        given = {"workspace": workspace[:size], "out": workspace[first : first + 384].view(Q.shape)}
+        with pytest.raises(ValueError, match="out: expected memory of its own, got some of workspace"):
+            decoding.attend_with_cache(Q, K, V, LENGTHS, **given)
     behind = torch.randn(2 * Q.numel())
     q, out = behind[: Q.numel()].view(Q.shape), behind[Q.numel() :].view(Q.shape)
     wanted = decoding.attend_with_cache(q, K, V, LENGTHS)
@@ -318,6 +325,29 @@ def test_merge_takes_stacked_parts(variant: Callable[[str], ModuleType]) -> None
     stacked = merge(torch.stack([OUT, OUT + 1]), torch.stack([LSE, LSE - 1]))
     for x, y in zip(stacked, merge((OUT, OUT + 1), iter([LSE, LSE - 1])), strict=True):
         assert torch.equal(x, y)
+
+
+def test_merge_has_slopes_of_0_where_no_part_sees_a_key(variant: Callable[[str], ModuleType]) -> None:
+    outs, lses = torch.randn(2, 2, 3, 4, 8), torch.randn(2, 2, 4, 3)
+    # no part sees a key of the first row, one of two those of the second, of which the other may hold anything
+    lses[..., 0] = lses[0, ..., 1] = -math.inf
+    outs[:, :, 0] = outs[0, :, 1] = math.nan
+    out, lse = variant("plain_checked").decode.merge(outs.requires_grad_(), lses.requires_grad_())
+    (of_outs,) = torch.autograd.grad(out.sum(), outs, retain_graph=True)
+    assert not of_outs[:, :, 0].any() and not of_outs[0, :, 1].any() and (of_outs[1, :, 1] == 1).all()
+    (of_lses,) = torch.autograd.grad(out.sum(), lses, retain_graph=True)
+    assert not of_lses[..., :2].any() and of_lses.isfinite().all()
+    # the slopes of the LSE are the shares of the parts
+    (of_lses,) = torch.autograd.grad(lse.sum(), lses)
+    torch.testing.assert_close(of_lses, lses.softmax(0).nan_to_num().detach())
+
+
+def test_keys_and_values_have_memory_of_their_own(variant: Callable[[str], ModuleType]) -> None:
+    rows, slots, cache = torch.randn(3, 2, 16), torch.arange(3), torch.zeros(4, 4, 2, 16)
+    for name, values in (("plain_checked", cache), ("latent_checked", cache.transpose(0, 1))):
+        with pytest.raises(ValueError, match="v_cache: expected memory of its own, got that of k_cache"):
+            variant(name).decode.append(rows, rows, cache, values, slots)
+    assert not cache.any()
 
 
 @pytest.mark.parametrize("form", ["one", "places"])

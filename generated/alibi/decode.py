@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  db68465f04253420
-#   text hash     a33b30f1588ea87d
+#   content hash  8e7e066965f43c20
+#   text hash     e9b0cf7d19c813a4
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  db68465f04253420
-#   text hash     69e3554461e47ed5
+#   content hash  8e7e066965f43c20
+#   text hash     aec0d9f59f5f618b
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  db68465f04253420
-#   text hash     b760fe0d442449c4
+#   content hash  8e7e066965f43c20
+#   text hash     c8c5d914a31f1d10
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  db68465f04253420
-#   text hash     51539b36182a65a5
+#   content hash  8e7e066965f43c20
+#   text hash     132db0caa2be6042
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

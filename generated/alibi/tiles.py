@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  db68465f04253420
-#   text hash     76c9f02ad59352ca
+#   content hash  8e7e066965f43c20
+#   text hash     6601da85af2c2f11
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  17a0e5b322e94ea8
-#   text hash     7c93ae03618a1df8
+#   content hash  17c3476dd66bdd70
+#   text hash     e077c851b0a94b00
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

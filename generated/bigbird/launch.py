@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  17a0e5b322e94ea8
-#   text hash     d1dfde99abde0ee5
+#   content hash  17c3476dd66bdd70
+#   text hash     668c950939630e59
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

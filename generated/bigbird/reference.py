@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  17a0e5b322e94ea8
-#   text hash     55998e6d6aea21ec
+#   content hash  17c3476dd66bdd70
+#   text hash     65b836e6d50b4ab9
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

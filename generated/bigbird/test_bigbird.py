@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  17a0e5b322e94ea8
-#   text hash     0b7f5ceb96863776
+#   content hash  17c3476dd66bdd70
+#   text hash     1abbf87db22c6ff2
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

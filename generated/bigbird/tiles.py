@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  17a0e5b322e94ea8
-#   text hash     ce3e1bf393c634bc
+#   content hash  17c3476dd66bdd70
+#   text hash     3f3ff53685933826
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0b755a55daa44c5f
-#   text hash     bd6bf27ae7ec3e3b
+#   content hash  75879e1ff28ecd22
+#   text hash     c27b98533c4da371
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0b755a55daa44c5f
-#   text hash     a85e41c31c189af1
+#   content hash  75879e1ff28ecd22
+#   text hash     e4638b778013aec5
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0b755a55daa44c5f
-#   text hash     cec58c2a868d6d9c
+#   content hash  75879e1ff28ecd22
+#   text hash     d3d1f60f4eba265c
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0b755a55daa44c5f
-#   text hash     6034e67c1aed9e00
+#   content hash  75879e1ff28ecd22
+#   text hash     1fd06854a6b2616e
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

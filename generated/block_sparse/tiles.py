@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0b755a55daa44c5f
-#   text hash     21224b6a1ea01940
+#   content hash  75879e1ff28ecd22
+#   text hash     4cafb26ecf719f17
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cc0cb384b336b48b
-#   text hash     ecbb2604284d86a1
+#   content hash  b37ff2f801e8402e
+#   text hash     304a8f6a7c0e9396
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cc0cb384b336b48b
-#   text hash     1bc3b7c963decd8f
+#   content hash  b37ff2f801e8402e
+#   text hash     9e12ab2796b26446
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

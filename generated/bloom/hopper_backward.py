@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cc0cb384b336b48b
-#   text hash     a35949a093094f0e
+#   content hash  b37ff2f801e8402e
+#   text hash     a46fe1404033d52a
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cc0cb384b336b48b
-#   text hash     f54d65548d001894
+#   content hash  b37ff2f801e8402e
+#   text hash     a20b8608824fb142
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  938efb75df7edf04
-#   text hash     cc23902f1b9bbbea
+#   content hash  629d699538f88189
+#   text hash     36f2c7bdbfa415c1
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  938efb75df7edf04
-#   text hash     efd255e002e771f9
+#   content hash  629d699538f88189
+#   text hash     e57a3ea901119766
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  938efb75df7edf04
-#   text hash     6a17e1ca4bd0ea90
+#   content hash  629d699538f88189
+#   text hash     62cf7579064efe35
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

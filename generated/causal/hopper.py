@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  938efb75df7edf04
-#   text hash     72a0466db1c5683f
+#   content hash  629d699538f88189
+#   text hash     19e4fbb76f4e8d6b
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  938efb75df7edf04
-#   text hash     a6b6f11a36ce4c27
+#   content hash  629d699538f88189
+#   text hash     f46e4fa8fd100bbf
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

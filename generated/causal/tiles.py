@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  938efb75df7edf04
-#   text hash     41161acc31fb9382
+#   content hash  629d699538f88189
+#   text hash     ed6c7863f54b5652
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

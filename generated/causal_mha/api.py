@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c2efd40f0bc7f87c
-#   text hash     0f3355aa6d0c4967
+#   content hash  237d8471e68faf1d
+#   text hash     ae54c05c2f1d7eae
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c2efd40f0bc7f87c
-#   text hash     3a06a7d15b968fd3
+#   content hash  237d8471e68faf1d
+#   text hash     976691ef3d5fbbd5
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

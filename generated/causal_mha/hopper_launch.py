@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c2efd40f0bc7f87c
-#   text hash     535d270868274ffd
+#   content hash  237d8471e68faf1d
+#   text hash     4bb3d72e984ac0f1
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c2efd40f0bc7f87c
-#   text hash     7b699d17425fb75d
+#   content hash  237d8471e68faf1d
+#   text hash     5a8950a8032bea59
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

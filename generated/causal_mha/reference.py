@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c2efd40f0bc7f87c
-#   text hash     fcd95c3743f1591a
+#   content hash  237d8471e68faf1d
+#   text hash     3bc8791542897337
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c170d2efade0f6b3
-#   text hash     49ffd3189f7e22c4
+#   content hash  f4a840b7a2ef6400
+#   text hash     586e402b495025c7
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

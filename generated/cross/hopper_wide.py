@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c170d2efade0f6b3
-#   text hash     1ce24104b992270d
+#   content hash  f4a840b7a2ef6400
+#   text hash     319b78847a932217
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c170d2efade0f6b3
-#   text hash     66e541fd6ab34709
+#   content hash  f4a840b7a2ef6400
+#   text hash     3927ed841f012b7b
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c170d2efade0f6b3
-#   text hash     f933618d4ab3d826
+#   content hash  f4a840b7a2ef6400
+#   text hash     9d1b63482647bb76
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c170d2efade0f6b3
-#   text hash     9fbcc2536d00e6ac
+#   content hash  f4a840b7a2ef6400
+#   text hash     56418bc5bf900a38
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  51d47768a581d019
-#   text hash     20ef9b9c8e7bb950
+#   content hash  ab75ef257c63bc9e
+#   text hash     2ec8fcafe65890dd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  51d47768a581d019
-#   text hash     c9177de9f37f31ab
+#   content hash  ab75ef257c63bc9e
+#   text hash     0f4b90016186448b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

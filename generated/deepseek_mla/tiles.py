@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  51d47768a581d019
-#   text hash     9b38c3a3b5939ace
+#   content hash  ab75ef257c63bc9e
+#   text hash     47cab56f7dc2ba7a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

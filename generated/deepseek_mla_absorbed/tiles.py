@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  3a34135ec230e16b
-#   text hash     2739088871879c6a
+#   content hash  c935fb06835100fa
+#   text hash     fa2bb2fd9994dde7
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  baff48468ea83356
-#   text hash     3852dccd12753b01
+#   content hash  2a3903815b82dd94
+#   text hash     0b250006dcb9296c
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

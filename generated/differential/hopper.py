@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  baff48468ea83356
-#   text hash     e1c186a6d8d43d33
+#   content hash  2a3903815b82dd94
+#   text hash     db6fab1ea4ac8409
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

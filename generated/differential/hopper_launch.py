@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  baff48468ea83356
-#   text hash     b897536a378576a8
+#   content hash  2a3903815b82dd94
+#   text hash     c8d24b5e8a7242df
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  baff48468ea83356
-#   text hash     fee40edc497a402c
+#   content hash  2a3903815b82dd94
+#   text hash     3cabdb056b25a174
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  baff48468ea83356
-#   text hash     72a4d35ec40ff5c8
+#   content hash  2a3903815b82dd94
+#   text hash     6c52cd2114779651
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  baff48468ea83356
-#   text hash     35a70e25c42a62e4
+#   content hash  2a3903815b82dd94
+#   text hash     e1e3f678898541b1
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4d17a3ac72d8ac1d
-#   text hash     432babff5418969f
+#   content hash  62d19d87848d321b
+#   text hash     d98e55b393cf96f7
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4d17a3ac72d8ac1d
-#   text hash     132b0ebbd1f3f6c6
+#   content hash  62d19d87848d321b
+#   text hash     0c996481a05501b7
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

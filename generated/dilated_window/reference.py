@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4d17a3ac72d8ac1d
-#   text hash     86a43b3546fcbd75
+#   content hash  62d19d87848d321b
+#   text hash     45a4478f0ce90617
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4d17a3ac72d8ac1d
-#   text hash     c202f76fe8b20da2
+#   content hash  62d19d87848d321b
+#   text hash     488670aa043b1269
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

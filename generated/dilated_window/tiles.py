@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4d17a3ac72d8ac1d
-#   text hash     f8c5ea4363a42f90
+#   content hash  62d19d87848d321b
+#   text hash     10cd119eed299379
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

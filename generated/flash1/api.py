@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  489a8e043a9dae8f
-#   text hash     a275ce5a3f27ee0c
+#   content hash  2cacf648e6bbd473
+#   text hash     369c71b6b9557341
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  489a8e043a9dae8f
-#   text hash     4db8b37b1c185389
+#   content hash  2cacf648e6bbd473
+#   text hash     68fa721f4762afbb
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  489a8e043a9dae8f
-#   text hash     9038c837135b4d86
+#   content hash  2cacf648e6bbd473
+#   text hash     5698330e18d12021
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  489a8e043a9dae8f
-#   text hash     98885f47fe0a3853
+#   content hash  2cacf648e6bbd473
+#   text hash     df688fa6d17ffe37
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  aec281d760270993
-#   text hash     c29f4e57ff31f458
+#   content hash  d0b46932cc9a782d
+#   text hash     9c7c04e44a4cddf5
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

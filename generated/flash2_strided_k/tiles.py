@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  aec281d760270993
-#   text hash     4e0c6f46c686c143
+#   content hash  d0b46932cc9a782d
+#   text hash     aaef0db448ff938e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3bc43ee295becbc2
-#   text hash     eed8e7118ca2892b
+#   content hash  185064e5604eafc5
+#   text hash     d5dc7699330aab46
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

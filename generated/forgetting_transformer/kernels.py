@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3bc43ee295becbc2
-#   text hash     7ebc03e785a882c4
+#   content hash  185064e5604eafc5
+#   text hash     53d5d24e57a64e98
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

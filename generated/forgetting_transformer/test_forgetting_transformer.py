@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3bc43ee295becbc2
-#   text hash     48c1e99e1facc0b9
+#   content hash  185064e5604eafc5
+#   text hash     f1c16f6bcb36c56c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3bc43ee295becbc2
-#   text hash     e4f9b8663be9a0b8
+#   content hash  185064e5604eafc5
+#   text hash     ffb4685dddb4f785
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

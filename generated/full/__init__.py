@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ffcbd6eefd25d468
-#   text hash     068f58c0d7d15d37
+#   content hash  2619988d9cdf5993
+#   text hash     79ce7508c31558d3
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ffcbd6eefd25d468
-#   text hash     f1406fccd476b11f
+#   content hash  2619988d9cdf5993
+#   text hash     7ec3b439f821c908
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

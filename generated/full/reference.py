@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ffcbd6eefd25d468
-#   text hash     feca5dd915bbb6cd
+#   content hash  2619988d9cdf5993
+#   text hash     563a7fa2a3c0b1b5
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

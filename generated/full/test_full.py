@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ffcbd6eefd25d468
-#   text hash     2dca19f8620b0ac4
+#   content hash  2619988d9cdf5993
+#   text hash     890392e6531b2d7c
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ffcbd6eefd25d468
-#   text hash     2174f726f9c4fa90
+#   content hash  2619988d9cdf5993
+#   text hash     702b11a899cf7c2b
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

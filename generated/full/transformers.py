@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ffcbd6eefd25d468
-#   text hash     b4336c0fdfed4169
+#   content hash  2619988d9cdf5993
+#   text hash     514a291c9d025b59
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

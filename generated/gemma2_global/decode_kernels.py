@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1df552747eed2ab2
-#   text hash     d5a91d496b81641d
+#   content hash  5db1caffaf3cec70
+#   text hash     0074fbfdc6037ec9
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

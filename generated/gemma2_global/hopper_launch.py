@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1df552747eed2ab2
-#   text hash     aef60b0b5581f5f3
+#   content hash  5db1caffaf3cec70
+#   text hash     7ef5df40c0bd7acb
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1df552747eed2ab2
-#   text hash     7a14adca8a8905ef
+#   content hash  5db1caffaf3cec70
+#   text hash     720c2ec8db4e7064
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

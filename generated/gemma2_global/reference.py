@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1df552747eed2ab2
-#   text hash     b90e40e9c0bb2f2d
+#   content hash  5db1caffaf3cec70
+#   text hash     65d713f022ffbffd
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1df552747eed2ab2
-#   text hash     355aae6e1830ecbf
+#   content hash  5db1caffaf3cec70
+#   text hash     21c2c68b56c69ca9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

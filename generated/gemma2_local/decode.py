@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ebac1f3a04a44adc
-#   text hash     5ea591ec53c6446c
+#   content hash  bcf756520682cafe
+#   text hash     cb4c6f84b0f7d0e5
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

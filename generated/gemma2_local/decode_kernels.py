@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ebac1f3a04a44adc
-#   text hash     aed2e501eca0d715
+#   content hash  bcf756520682cafe
+#   text hash     bf1ed27540c8e20d
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

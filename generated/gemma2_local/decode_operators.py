@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ebac1f3a04a44adc
-#   text hash     b2974a9ffafd2294
+#   content hash  bcf756520682cafe
+#   text hash     5a166e1f303c261c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

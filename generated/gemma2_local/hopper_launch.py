@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ebac1f3a04a44adc
-#   text hash     2ca293057fbd4070
+#   content hash  bcf756520682cafe
+#   text hash     3b75b15802e816e0
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ebac1f3a04a44adc
-#   text hash     2b115ecf50aef53c
+#   content hash  bcf756520682cafe
+#   text hash     99e9746f50426bb3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

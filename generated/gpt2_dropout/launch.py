@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  767eac74253c311e
-#   text hash     e16a69811c23d3de
+#   content hash  1774aa0764838c14
+#   text hash     2249b6ab9dcf4a79
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  767eac74253c311e
-#   text hash     5c03bdcf95008713
+#   content hash  1774aa0764838c14
+#   text hash     7e2d0f844f104d62
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  767eac74253c311e
-#   text hash     b9bb078dcf4dfee5
+#   content hash  1774aa0764838c14
+#   text hash     d0cf4c5fcf424fda
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  767eac74253c311e
-#   text hash     e6024dd04203e03e
+#   content hash  1774aa0764838c14
+#   text hash     30906091f7465e3c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  767eac74253c311e
-#   text hash     89abfb4308307340
+#   content hash  1774aa0764838c14
+#   text hash     67be36b3d83ce3fd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

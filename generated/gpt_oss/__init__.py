@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b363ac0c1d377943
-#   text hash     27cdecc007d72641
+#   content hash  123c6ceeb51b5093
+#   text hash     117ca47149f32425
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b363ac0c1d377943
-#   text hash     8fe64917d4e35155
+#   content hash  123c6ceeb51b5093
+#   text hash     253f660251c5bdfb
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

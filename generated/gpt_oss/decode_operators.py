@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b363ac0c1d377943
-#   text hash     52fd9e0ba85deef6
+#   content hash  123c6ceeb51b5093
+#   text hash     c7363b611da31b75
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

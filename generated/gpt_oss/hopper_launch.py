@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b363ac0c1d377943
-#   text hash     c9184da0a86308d5
+#   content hash  123c6ceeb51b5093
+#   text hash     9c433985f6c4f352
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

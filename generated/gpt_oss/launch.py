@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b363ac0c1d377943
-#   text hash     7e2ebdc4d09b510e
+#   content hash  123c6ceeb51b5093
+#   text hash     2b3d607bccb01b4a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  373830344819bd6e
-#   text hash     4ac4ac67981e243d
+#   content hash  35d8f57a24e4f537
+#   text hash     ddaf8a61c39f10af
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  373830344819bd6e
-#   text hash     619dd1fcc0d6f590
+#   content hash  35d8f57a24e4f537
+#   text hash     132454decc31d283
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

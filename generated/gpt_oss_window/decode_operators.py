@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  373830344819bd6e
-#   text hash     99ba1232f52d1ac7
+#   content hash  35d8f57a24e4f537
+#   text hash     e60c68875825a74a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  373830344819bd6e
-#   text hash     9cc13d7a5d2085b0
+#   content hash  35d8f57a24e4f537
+#   text hash     2e4f82253036e291
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

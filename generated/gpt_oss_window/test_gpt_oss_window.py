@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  373830344819bd6e
-#   text hash     fdc26d676b7a712f
+#   content hash  35d8f57a24e4f537
+#   text hash     9185e73de76b6e6a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

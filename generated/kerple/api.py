@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  def9c54b69a382c9
-#   text hash     199935bbd8be4577
+#   content hash  dd1c12fbccb03de3
+#   text hash     a44f6dbc7a39108b
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

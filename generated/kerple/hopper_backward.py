@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  def9c54b69a382c9
-#   text hash     21f7267a2e196790
+#   content hash  dd1c12fbccb03de3
+#   text hash     364d5d2f784cf873
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  def9c54b69a382c9
-#   text hash     f3087d6b1a4bd76c
+#   content hash  dd1c12fbccb03de3
+#   text hash     3b8a027f2fc2e4ae
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

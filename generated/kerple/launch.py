@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  def9c54b69a382c9
-#   text hash     620b455af0a91085
+#   content hash  dd1c12fbccb03de3
+#   text hash     8309826ee4ded198
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  def9c54b69a382c9
-#   text hash     a19d4b6ffe25e73f
+#   content hash  dd1c12fbccb03de3
+#   text hash     b43c6da0fe4bd3a2
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

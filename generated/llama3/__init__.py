@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9e293ea435f5947d
-#   text hash     226e126ae7becc9c
+#   content hash  720bfbff4ca87f89
+#   text hash     e881caeec1dfd0be
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9e293ea435f5947d
-#   text hash     cd8cea8f43104df3
+#   content hash  720bfbff4ca87f89
+#   text hash     080514973dabc21d
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

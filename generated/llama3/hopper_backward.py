@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9e293ea435f5947d
-#   text hash     fa58ec274c89dfc1
+#   content hash  720bfbff4ca87f89
+#   text hash     71a0e05a40799c52
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

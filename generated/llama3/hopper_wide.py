@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9e293ea435f5947d
-#   text hash     6844ae351ba0564f
+#   content hash  720bfbff4ca87f89
+#   text hash     3567829ca95c8db0
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9e293ea435f5947d
-#   text hash     3a40c4a3f5136e83
+#   content hash  720bfbff4ca87f89
+#   text hash     8ba0bb86da2034ac
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

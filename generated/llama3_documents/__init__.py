@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c6bcec35968e2de4
-#   text hash     53841f90bd56600a
+#   content hash  1afc641a21904ab7
+#   text hash     1f1983ee5a7066c8
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

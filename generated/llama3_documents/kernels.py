@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c6bcec35968e2de4
-#   text hash     e6f9bd43b63c16e0
+#   content hash  1afc641a21904ab7
+#   text hash     ba0cac0f280fdc13
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

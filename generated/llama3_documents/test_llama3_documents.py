@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c6bcec35968e2de4
-#   text hash     03704d3371a32950
+#   content hash  1afc641a21904ab7
+#   text hash     9ed561d7cae5aeef
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

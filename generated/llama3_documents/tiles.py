@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c6bcec35968e2de4
-#   text hash     45d5562883f3bcf9
+#   content hash  1afc641a21904ab7
+#   text hash     d928985602f01b6b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e3771991cd1c96f9
-#   text hash     e03b1d3bfede3000
+#   content hash  a3c62bc5cb4c85fa
+#   text hash     c25b184ee2e75bfc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

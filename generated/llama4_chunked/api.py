@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e3771991cd1c96f9
-#   text hash     56ba845fdc453e5c
+#   content hash  a3c62bc5cb4c85fa
+#   text hash     49369e5ab41bfdb7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e3771991cd1c96f9
-#   text hash     3f9dd1eee41e04f8
+#   content hash  a3c62bc5cb4c85fa
+#   text hash     1a3b5539d67162fa
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

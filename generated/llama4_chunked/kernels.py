@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e3771991cd1c96f9
-#   text hash     d91290797861f802
+#   content hash  a3c62bc5cb4c85fa
+#   text hash     cd11dfc4b7d2da65
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e3771991cd1c96f9
-#   text hash     05b0ed996b55c746
+#   content hash  a3c62bc5cb4c85fa
+#   text hash     428865cb375f583a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

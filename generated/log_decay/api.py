@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7b1501aad180c31c
-#   text hash     45ba087420d0736a
+#   content hash  2ec6933755fd5ab0
+#   text hash     be08fdadd05b8672
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

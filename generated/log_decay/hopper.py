@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7b1501aad180c31c
-#   text hash     3d4b7fc1b295dd0d
+#   content hash  2ec6933755fd5ab0
+#   text hash     64e4ea48bf008b9e
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7b1501aad180c31c
-#   text hash     805a45b61816a06f
+#   content hash  2ec6933755fd5ab0
+#   text hash     0e1ed05cbc1d6de1
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

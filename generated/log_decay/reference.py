@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7b1501aad180c31c
-#   text hash     01332aede4ccc70b
+#   content hash  2ec6933755fd5ab0
+#   text hash     ada7bb44ee7c866b
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7b1501aad180c31c
-#   text hash     cb8a3cba85b9a0f7
+#   content hash  2ec6933755fd5ab0
+#   text hash     c69c116af3a50c1b
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  141fbbb31b4eaa5d
-#   text hash     572696d7454b8569
+#   content hash  b11c50d2cc6310fb
+#   text hash     91627e975fe80e23
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

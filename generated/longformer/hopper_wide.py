@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  141fbbb31b4eaa5d
-#   text hash     2fad59052248e1df
+#   content hash  b11c50d2cc6310fb
+#   text hash     7e074498debd74d2
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  141fbbb31b4eaa5d
-#   text hash     8b61dde9918253c5
+#   content hash  b11c50d2cc6310fb
+#   text hash     d1348bbdcca959af
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  141fbbb31b4eaa5d
-#   text hash     64657b88e61c9048
+#   content hash  b11c50d2cc6310fb
+#   text hash     cd476c948c0676f0
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

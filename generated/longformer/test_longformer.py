@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  141fbbb31b4eaa5d
-#   text hash     aaf739404e8a2ab1
+#   content hash  b11c50d2cc6310fb
+#   text hash     1991d00ad6ec4712
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

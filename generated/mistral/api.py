@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  30a38507278d27d0
-#   text hash     9b0e6993af29b45d
+#   content hash  9ac4028f90be5a74
+#   text hash     c08c97b52d25b109
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

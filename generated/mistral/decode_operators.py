@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  30a38507278d27d0
-#   text hash     9db7047957b4c2fd
+#   content hash  9ac4028f90be5a74
+#   text hash     8f34ea4e102fe85a
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

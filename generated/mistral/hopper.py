@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  30a38507278d27d0
-#   text hash     9ee9f4e61aba554c
+#   content hash  9ac4028f90be5a74
+#   text hash     b21c793af92c9fcb
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  30a38507278d27d0
-#   text hash     a17eb0d75f5a8ddf
+#   content hash  9ac4028f90be5a74
+#   text hash     e0484678ae638f5e
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

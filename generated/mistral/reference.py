@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  30a38507278d27d0
-#   text hash     4da2ae1e6d2e4d06
+#   content hash  9ac4028f90be5a74
+#   text hash     c86cddbecec21ebd
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  947887438c4b435c
-#   text hash     7efa89292e615fe7
+#   content hash  fd5c31eeb912a01f
+#   text hash     0e27f04fd9fff363
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  947887438c4b435c
-#   text hash     535caca16c21021e
+#   content hash  fd5c31eeb912a01f
+#   text hash     2cbcffda2ab23908
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

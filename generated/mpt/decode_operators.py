@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  947887438c4b435c
-#   text hash     cec2accf8f915a38
+#   content hash  fd5c31eeb912a01f
+#   text hash     b4d36d125ed674c9
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  947887438c4b435c
-#   text hash     2547a2ebc7a71d88
+#   content hash  fd5c31eeb912a01f
+#   text hash     7e4815ac7133146a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

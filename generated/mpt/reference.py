@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  947887438c4b435c
-#   text hash     5e9bf2f65ec754c3
+#   content hash  fd5c31eeb912a01f
+#   text hash     0f12304be0cce723
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  947887438c4b435c
-#   text hash     0abba139ae550cd5
+#   content hash  fd5c31eeb912a01f
+#   text hash     603c5fa2fd2de82c
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  04083605a9593e91
-#   text hash     ea579874750c355a
+#   content hash  6ea9c5cb1078e046
+#   text hash     07e5e3e2fcf8b5bd
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

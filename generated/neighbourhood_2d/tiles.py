@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  04083605a9593e91
-#   text hash     cc0d5ffdc6168f3c
+#   content hash  6ea9c5cb1078e046
+#   text hash     595168843534858d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a81359f8e9dfd202
-#   text hash     87b617e64336e6f8
+#   content hash  225e68a7b8791423
+#   text hash     ab906e0912a6cf4a
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

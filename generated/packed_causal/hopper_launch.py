@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a81359f8e9dfd202
-#   text hash     b794d1843c336f3d
+#   content hash  225e68a7b8791423
+#   text hash     86ea8e6bd0d9926c
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a81359f8e9dfd202
-#   text hash     2d230417603ca1d9
+#   content hash  225e68a7b8791423
+#   text hash     0d206ed9b00a5bdb
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

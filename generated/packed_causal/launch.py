@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a81359f8e9dfd202
-#   text hash     b36e50664b084fc6
+#   content hash  225e68a7b8791423
+#   text hash     3f1518ca8be80d79
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a81359f8e9dfd202
-#   text hash     7d12904dfb36f059
+#   content hash  225e68a7b8791423
+#   text hash     1917704b0378b885
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

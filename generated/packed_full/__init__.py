@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  683416a83479c1c5
-#   text hash     d4407f2c871c40e0
+#   content hash  4bb149c4d46ccf51
+#   text hash     3e375a4f13b286ac
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  683416a83479c1c5
-#   text hash     6376b57e3cda5f4b
+#   content hash  4bb149c4d46ccf51
+#   text hash     4af69fe6a04c8ddd
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

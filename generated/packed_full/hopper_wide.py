@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  683416a83479c1c5
-#   text hash     b6506db29b32c80d
+#   content hash  4bb149c4d46ccf51
+#   text hash     cd3c5f404af4c20f
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

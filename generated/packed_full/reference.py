@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  683416a83479c1c5
-#   text hash     f883116fdbf73fea
+#   content hash  4bb149c4d46ccf51
+#   text hash     24da10f601b880a2
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

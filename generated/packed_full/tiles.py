@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  683416a83479c1c5
-#   text hash     f8e46d7325348d08
+#   content hash  4bb149c4d46ccf51
+#   text hash     87e4601d0512094f
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

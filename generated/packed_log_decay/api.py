@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6812bed187b0cbcc
-#   text hash     473f7467ce47de91
+#   content hash  35c454f047147fc5
+#   text hash     1a47cf241922d809
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

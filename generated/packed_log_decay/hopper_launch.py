@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6812bed187b0cbcc
-#   text hash     37dea9c7bfad45a7
+#   content hash  35c454f047147fc5
+#   text hash     18fdef3c803115c5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6812bed187b0cbcc
-#   text hash     16d568cfd73b3e6e
+#   content hash  35c454f047147fc5
+#   text hash     1b8a52014f2b881f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

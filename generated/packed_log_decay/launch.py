@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6812bed187b0cbcc
-#   text hash     7c083721a9df9ed4
+#   content hash  35c454f047147fc5
+#   text hash     16ee66134efac0de
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

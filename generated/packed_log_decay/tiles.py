@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6812bed187b0cbcc
-#   text hash     28756ff8c064f007
+#   content hash  35c454f047147fc5
+#   text hash     1e99cb5c886ea3b0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

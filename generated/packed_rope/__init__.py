@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9404d95b1ca53f91
-#   text hash     38c6e447329c1b2c
+#   content hash  5cfcc46840c1f53f
+#   text hash     76699049560502af
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

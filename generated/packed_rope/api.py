@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9404d95b1ca53f91
-#   text hash     8871c475db70dd66
+#   content hash  5cfcc46840c1f53f
+#   text hash     3b2877923103b823
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9404d95b1ca53f91
-#   text hash     f3531e42e767b62d
+#   content hash  5cfcc46840c1f53f
+#   text hash     c2c3fc8f66150aa1
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

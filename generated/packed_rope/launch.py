@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9404d95b1ca53f91
-#   text hash     c0517913b01685e8
+#   content hash  5cfcc46840c1f53f
+#   text hash     0ac5a1e08af7dc8a
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9404d95b1ca53f91
-#   text hash     7b6598d0f9be9f9d
+#   content hash  5cfcc46840c1f53f
+#   text hash     eee905512c2acc9a
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e7974a09a42dd269
-#   text hash     c03e29516a4bcebc
+#   content hash  5e58689f01cbb8b2
+#   text hash     c61d26ce748f01d2
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e7974a09a42dd269
-#   text hash     991a35c1149659a9
+#   content hash  5e58689f01cbb8b2
+#   text hash     721e283f1fee1687
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

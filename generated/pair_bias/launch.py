@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e7974a09a42dd269
-#   text hash     326c47b9ea365206
+#   content hash  5e58689f01cbb8b2
+#   text hash     3411687394570661
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e7974a09a42dd269
-#   text hash     538b57ed4deb0773
+#   content hash  5e58689f01cbb8b2
+#   text hash     73b8978bd2bac6c6
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

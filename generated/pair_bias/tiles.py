@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e7974a09a42dd269
-#   text hash     c5e033c1e8dbd08c
+#   content hash  5e58689f01cbb8b2
+#   text hash     c058cd0a92b2af41
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  74cdbb4efbb3d005
-#   text hash     d2e74d5b09b036d7
+#   content hash  84fa66dd75685f27
+#   text hash     c44a657591aac8d9
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

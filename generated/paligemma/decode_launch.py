@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  74cdbb4efbb3d005
-#   text hash     45654a114157883d
+#   content hash  84fa66dd75685f27
+#   text hash     28512074d86e1062
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

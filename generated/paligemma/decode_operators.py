@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  74cdbb4efbb3d005
-#   text hash     9ecd3088d50dd834
+#   content hash  84fa66dd75685f27
+#   text hash     cde15598514e61a9
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  74cdbb4efbb3d005
-#   text hash     97429e8a935156cb
+#   content hash  84fa66dd75685f27
+#   text hash     e4f775e99435927c
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  74cdbb4efbb3d005
-#   text hash     2ee1c41cb6525a2c
+#   content hash  84fa66dd75685f27
+#   text hash     6224b80abe71dc5d
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

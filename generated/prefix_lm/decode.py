@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8918e85c9ca68daf
-#   text hash     914ac195aff6e43e
+#   content hash  e4fb23abb5a359a4
+#   text hash     8c76703963e04fae
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8918e85c9ca68daf
-#   text hash     7a374d8fdac5677a
+#   content hash  e4fb23abb5a359a4
+#   text hash     785c47385664a1ce
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

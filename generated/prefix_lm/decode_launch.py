@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8918e85c9ca68daf
-#   text hash     58f5cd8148152328
+#   content hash  e4fb23abb5a359a4
+#   text hash     7c3def6a483210d7
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

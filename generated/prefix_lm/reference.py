@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8918e85c9ca68daf
-#   text hash     8da905dbb8b2ef99
+#   content hash  e4fb23abb5a359a4
+#   text hash     5dfac73a23334edc
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

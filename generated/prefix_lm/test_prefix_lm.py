@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8918e85c9ca68daf
-#   text hash     29476678b7d2f6c4
+#   content hash  e4fb23abb5a359a4
+#   text hash     a995c19485a24d4a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e56c0f906dd9575f
-#   text hash     08e25435eecdd3ce
+#   content hash  9ccffcb86fc1e22d
+#   text hash     3630d63322500810
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e56c0f906dd9575f
-#   text hash     632e7de4fcb5c005
+#   content hash  9ccffcb86fc1e22d
+#   text hash     608a406e617255f0
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e56c0f906dd9575f
-#   text hash     1f0c942a8ffa7c05
+#   content hash  9ccffcb86fc1e22d
+#   text hash     de4d1694e38048c3
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

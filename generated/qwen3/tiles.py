@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e56c0f906dd9575f
-#   text hash     8bcb15693a63a445
+#   content hash  9ccffcb86fc1e22d
+#   text hash     72185453e5c2aab8
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e56c0f906dd9575f
-#   text hash     dba7c9dac55139e7
+#   content hash  9ccffcb86fc1e22d
+#   text hash     7c918d1c12fc2907
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -127,7 +127,6 @@ LAYERS = {
     "Qwen2Attention": lambda layer: layer.sliding_window,
     "Qwen3Attention": lambda layer: layer.sliding_window,
 }
-PATCHED = weakref.WeakKeyDictionary()  # models, and the attention that they had
 
 
 def patch(model) -> str:
@@ -138,22 +137,29 @@ def patch(model) -> str:
     layers = [layer for layer in model.modules() if type(layer).__name__ in LAYERS]
     if not layers:
         raise ValueError(f"{SPEC}: expected a model with layers of {', '.join(LAYERS)}, got a {type(model).__name__}")
-    PATCHED.setdefault(model, model.config._attn_implementation)
+    before = next((layer.attention_before for layer in _patched(model)), model.config._attn_implementation)
     name = register()
     model.set_attn_implementation(name)
     for layer in layers:
         layer.forward = types.MethodType(_forward, layer)
+        # with the layer: copies of a model have it, and so has a model whose inner one was patched
+        layer.attention_before = before
     return name
 
 
 def unpatch(model) -> None:
     """Gives a model the attention back that it had before `patch`."""
-    if model not in PATCHED:
+    layers = _patched(model)
+    if not layers:
         raise ValueError(f"{SPEC}: expected a model that is patched")
-    model.set_attn_implementation(PATCHED.pop(model))
-    for layer in model.modules():
-        if getattr(vars(layer).get("forward"), "__func__", None) is _forward:
-            del layer.forward
+    model.set_attn_implementation(layers[0].attention_before)
+    for layer in layers:
+        del layer.forward, layer.attention_before
+
+
+def _patched(model):
+    """Its layers that have a forward pass by `patch`."""
+    return [layer for layer in model.modules() if "attention_before" in vars(layer)]
 
 
 def _forward(layer, hidden_states, position_embeddings, attention_mask=None, past_key_values=None, **kwargs):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c346c0297435c024
-#   text hash     62cea8c78e964ff4
+#   content hash  a9e8b0909d80abe0
+#   text hash     b4bdeac1a000edd2
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c346c0297435c024
-#   text hash     992a8b4c662bf2bf
+#   content hash  a9e8b0909d80abe0
+#   text hash     3ce9522a68a3890c
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c346c0297435c024
-#   text hash     6e514368a659c7c3
+#   content hash  a9e8b0909d80abe0
+#   text hash     401823108d775c98
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

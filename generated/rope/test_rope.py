@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c346c0297435c024
-#   text hash     518ebe200bdf725a
+#   content hash  a9e8b0909d80abe0
+#   text hash     27dd2ab7aecd22a7
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c346c0297435c024
-#   text hash     47909b376073b635
+#   content hash  a9e8b0909d80abe0
+#   text hash     801d2e1ceea5075c
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  42e8a6a780a71bd5
-#   text hash     afd05ecd87517641
+#   content hash  38e6a06ad65fd24c
+#   text hash     a76f0be6682dd3e7
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  42e8a6a780a71bd5
-#   text hash     f6c4c4d2e8269385
+#   content hash  38e6a06ad65fd24c
+#   text hash     2b4ea6bc69897bcf
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  42e8a6a780a71bd5
-#   text hash     b9b9ae18a2100b1e
+#   content hash  38e6a06ad65fd24c
+#   text hash     90893425a1556648
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

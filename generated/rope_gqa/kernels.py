@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  42e8a6a780a71bd5
-#   text hash     351e163056921cd4
+#   content hash  38e6a06ad65fd24c
+#   text hash     e310c2a61e7f8a87
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  42e8a6a780a71bd5
-#   text hash     3da3717031bafb88
+#   content hash  38e6a06ad65fd24c
+#   text hash     81750bd95dcfb260
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c42b0e417067836c
-#   text hash     8b6259c03449e97d
+#   content hash  9f3f8d65fb79cfd2
+#   text hash     e7de3766d8fdbf64
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

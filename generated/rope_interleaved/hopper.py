@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c42b0e417067836c
-#   text hash     c5ef6db4c7051fd5
+#   content hash  9f3f8d65fb79cfd2
+#   text hash     1654673270b9fef7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c42b0e417067836c
-#   text hash     4dfa766e138987df
+#   content hash  9f3f8d65fb79cfd2
+#   text hash     99dbd99d74da613d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c42b0e417067836c
-#   text hash     c95ebc3f048f95fe
+#   content hash  9f3f8d65fb79cfd2
+#   text hash     8e3f649eb2794c39
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

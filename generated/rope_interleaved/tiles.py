@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c42b0e417067836c
-#   text hash     a2efe456b1a4ea42
+#   content hash  9f3f8d65fb79cfd2
+#   text hash     c3bd41feffc55fad
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7a005e1c5fdceba4
-#   text hash     03c71f4aa0732bdb
+#   content hash  6e8e879bd8c7f3aa
+#   text hash     219e3f28c598f45f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

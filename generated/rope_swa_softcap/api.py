@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7a005e1c5fdceba4
-#   text hash     364d6ace4bd6ee3f
+#   content hash  6e8e879bd8c7f3aa
+#   text hash     03a1d6dd2d508b3e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7a005e1c5fdceba4
-#   text hash     bc479cd4989f2a45
+#   content hash  6e8e879bd8c7f3aa
+#   text hash     6875485d39edb5ab
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7a005e1c5fdceba4
-#   text hash     aa3061e93647f9ca
+#   content hash  6e8e879bd8c7f3aa
+#   text hash     30638193c0913a04
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

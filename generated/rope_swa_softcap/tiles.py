@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7a005e1c5fdceba4
-#   text hash     d8853d8b49d531ae
+#   content hash  6e8e879bd8c7f3aa
+#   text hash     376192786d68c2d3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0ed97f6607e57f4f
-#   text hash     42e88d538922ecb2
+#   content hash  e8ff85ee2967c879
+#   text hash     427e1db526de8517
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0ed97f6607e57f4f
-#   text hash     afd20bb38e0e6a7e
+#   content hash  e8ff85ee2967c879
+#   text hash     c9ad5b425a10a579
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0ed97f6607e57f4f
-#   text hash     18aee8fb986eba71
+#   content hash  e8ff85ee2967c879
+#   text hash     004f5b0ddaa3a013
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

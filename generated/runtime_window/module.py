@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0ed97f6607e57f4f
-#   text hash     7a489ace90dba51c
+#   content hash  e8ff85ee2967c879
+#   text hash     00e1c8c349f16965
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

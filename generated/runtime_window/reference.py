@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0ed97f6607e57f4f
-#   text hash     59f27e597d004a83
+#   content hash  e8ff85ee2967c879
+#   text hash     4b8fec9c71483fde
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  658d334e27b236ac
-#   text hash     2a1139f9ae0528e5
+#   content hash  bd90bf5af839b59e
+#   text hash     dba2c22755a2efcd
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

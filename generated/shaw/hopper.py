@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  658d334e27b236ac
-#   text hash     55bcaec25e14da78
+#   content hash  bd90bf5af839b59e
+#   text hash     9d2615d9bce36b61
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

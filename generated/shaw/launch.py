@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  658d334e27b236ac
-#   text hash     fe79091e1fcef149
+#   content hash  bd90bf5af839b59e
+#   text hash     6dfb55a0e632ca65
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  658d334e27b236ac
-#   text hash     57b1d1b9e309aabf
+#   content hash  bd90bf5af839b59e
+#   text hash     5d8e99e276b6ed90
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

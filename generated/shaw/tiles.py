@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  658d334e27b236ac
-#   text hash     9ce078d9a98f6a47
+#   content hash  bd90bf5af839b59e
+#   text hash     b2ac20690877baf2
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6bf21214d1c36585
-#   text hash     eb6664521476081c
+#   content hash  1a29d5fe97cc3ce5
+#   text hash     4ee8d2b538a74a8b
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

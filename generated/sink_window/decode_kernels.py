@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6bf21214d1c36585
-#   text hash     8b13f6625f751078
+#   content hash  1a29d5fe97cc3ce5
+#   text hash     f0e57075a910ca56
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

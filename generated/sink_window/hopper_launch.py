@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6bf21214d1c36585
-#   text hash     c2edd28fa994fed9
+#   content hash  1a29d5fe97cc3ce5
+#   text hash     b1e26b9ce32caa2b
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

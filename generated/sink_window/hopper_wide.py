@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6bf21214d1c36585
-#   text hash     a1abe19a76a7077a
+#   content hash  1a29d5fe97cc3ce5
+#   text hash     d59bf0bd49e60b6d
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

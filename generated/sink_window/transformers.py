@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6bf21214d1c36585
-#   text hash     24b6b24bbd854705
+#   content hash  1a29d5fe97cc3ce5
+#   text hash     d10fb985f68b9fc4
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

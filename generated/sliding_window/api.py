@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  18f1e4b06e1e6458
-#   text hash     0bfcb339eef85e42
+#   content hash  77b46c19d2368fa5
+#   text hash     ff48ad07869ee6ea
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  18f1e4b06e1e6458
-#   text hash     57b9de8b7a6bdc37
+#   content hash  77b46c19d2368fa5
+#   text hash     8afc1c5c0b6856b3
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  18f1e4b06e1e6458
-#   text hash     24947a75e3f91d52
+#   content hash  77b46c19d2368fa5
+#   text hash     8f4b46ceda28bdc8
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

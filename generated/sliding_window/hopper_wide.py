@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  18f1e4b06e1e6458
-#   text hash     c6a0e71d41872304
+#   content hash  77b46c19d2368fa5
+#   text hash     fb4f50b9450dad13
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

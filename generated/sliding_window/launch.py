@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  18f1e4b06e1e6458
-#   text hash     04a03a1d1c57e95e
+#   content hash  77b46c19d2368fa5
+#   text hash     9fb9aee85da46c60
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d2543843f08f760a
-#   text hash     ad04e37f7da12baf
+#   content hash  6f6cc75d6f9146e0
+#   text hash     618604d2de0e25ff
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d2543843f08f760a
-#   text hash     fb9c560b35969580
+#   content hash  6f6cc75d6f9146e0
+#   text hash     2234ee672213d557
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

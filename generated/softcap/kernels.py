@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d2543843f08f760a
-#   text hash     d8a914ad32da4bbc
+#   content hash  6f6cc75d6f9146e0
+#   text hash     f6fbef42d5d6f4f3
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

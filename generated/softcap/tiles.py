@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d2543843f08f760a
-#   text hash     71942907f47ea0db
+#   content hash  6f6cc75d6f9146e0
+#   text hash     1e298ffc4615d581
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d2543843f08f760a
-#   text hash     21b19ba3a2f4010f
+#   content hash  6f6cc75d6f9146e0
+#   text hash     2757c4b7f2c2dbfd
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

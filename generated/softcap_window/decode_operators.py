@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a8cabac3b8382182
-#   text hash     5c2c6dab0b194896
+#   content hash  184597c033db5c79
+#   text hash     f085de7fad117e9d
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

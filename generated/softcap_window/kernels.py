@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a8cabac3b8382182
-#   text hash     b7194932cf5033b5
+#   content hash  184597c033db5c79
+#   text hash     422781756e6e24d7
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

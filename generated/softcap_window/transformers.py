@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a8cabac3b8382182
-#   text hash     57ce8bf1408e7594
+#   content hash  184597c033db5c79
+#   text hash     60910f5ce2a92b4c
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

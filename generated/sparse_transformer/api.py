@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f5abce3282250ddb
-#   text hash     62d42a89ae2be8b9
+#   content hash  88013fb364dfb875
+#   text hash     7cdde225e75ea9ff
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f5abce3282250ddb
-#   text hash     5cc2fde64ae58b6e
+#   content hash  88013fb364dfb875
+#   text hash     9d76b53d3f28084c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f5abce3282250ddb
-#   text hash     92cd501ee0543aed
+#   content hash  88013fb364dfb875
+#   text hash     66aa84f7c1f938e8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

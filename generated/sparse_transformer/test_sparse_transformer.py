@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f5abce3282250ddb
-#   text hash     4c9892ce80973145
+#   content hash  88013fb364dfb875
+#   text hash     a0c8d54d27b1a8d0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1e51d5fabd7640e1
-#   text hash     90d78b0e55bbac60
+#   content hash  6388fc1a46bad77e
+#   text hash     3ada245f77df57dd
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1e51d5fabd7640e1
-#   text hash     924e4608bc34750c
+#   content hash  6388fc1a46bad77e
+#   text hash     c39cf39a64ad57b0
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

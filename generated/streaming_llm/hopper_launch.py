@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1e51d5fabd7640e1
-#   text hash     71fd8cfb43d4ef04
+#   content hash  6388fc1a46bad77e
+#   text hash     ee4d54dc74a704af
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1e51d5fabd7640e1
-#   text hash     a70600a09f40ba56
+#   content hash  6388fc1a46bad77e
+#   text hash     8034e468fe741431
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1e51d5fabd7640e1
-#   text hash     588561978052d1af
+#   content hash  6388fc1a46bad77e
+#   text hash     c609d31de40cc1fe
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

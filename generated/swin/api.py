@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2a69f23bd15b11e2
-#   text hash     854a7e763e5cb017
+#   content hash  faa36a68d63b754e
+#   text hash     1e676df9f3773a67
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

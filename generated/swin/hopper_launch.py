@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2a69f23bd15b11e2
-#   text hash     7af63aaea0229c46
+#   content hash  faa36a68d63b754e
+#   text hash     daa3d1a2aeec5c6a
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2a69f23bd15b11e2
-#   text hash     fe5eabf62e6d3944
+#   content hash  faa36a68d63b754e
+#   text hash     cf3f23404a3414d2
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2a69f23bd15b11e2
-#   text hash     53684d765d75a3e1
+#   content hash  faa36a68d63b754e
+#   text hash     baaa106d0601c3e1
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

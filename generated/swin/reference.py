@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2a69f23bd15b11e2
-#   text hash     28b6770a630c7624
+#   content hash  faa36a68d63b754e
+#   text hash     0487060057f65012
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2a69f23bd15b11e2
-#   text hash     90fdde1cd29291ed
+#   content hash  faa36a68d63b754e
+#   text hash     0732f6ae047f41d9
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  96ac359e8734600d
-#   text hash     194a580f87687e48
+#   content hash  0f343d78392d6b38
+#   text hash     77e84d4ab3f1ea05
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

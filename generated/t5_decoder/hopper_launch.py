@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  96ac359e8734600d
-#   text hash     9602c44806a0f241
+#   content hash  0f343d78392d6b38
+#   text hash     55839998cc1864f2
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  96ac359e8734600d
-#   text hash     c374f0346f897353
+#   content hash  0f343d78392d6b38
+#   text hash     38e4f9ba7c5f2405
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

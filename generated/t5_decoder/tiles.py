@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  96ac359e8734600d
-#   text hash     47f6770e3b97fe4a
+#   content hash  0f343d78392d6b38
+#   text hash     bbc7a6b6b304db57
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0b7604405cca677f
-#   text hash     846c1670021bbbcb
+#   content hash  9441bd5fe1c77265
+#   text hash     8dbe37b69f5c29ea
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0b7604405cca677f
-#   text hash     1198201ea6d32ec0
+#   content hash  9441bd5fe1c77265
+#   text hash     9ee3933629ca5464
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0b7604405cca677f
-#   text hash     8ca189a18f76b0c2
+#   content hash  9441bd5fe1c77265
+#   text hash     86588cadc92ff33a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0b7604405cca677f
-#   text hash     53f42ed289e97cee
+#   content hash  9441bd5fe1c77265
+#   text hash     b9b93dde0c1ccf7d
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  56cee1710ae0f3c7
-#   text hash     2220915d481f0cb5
+#   content hash  3040bbda03f33c61
+#   text hash     70a808e044ef157d
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  56cee1710ae0f3c7
-#   text hash     7f6396235ee1b70c
+#   content hash  3040bbda03f33c61
+#   text hash     917eda831edab364
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

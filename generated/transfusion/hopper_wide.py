@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  56cee1710ae0f3c7
-#   text hash     4f54dfbb75cd89d4
+#   content hash  3040bbda03f33c61
+#   text hash     f43a8972fa279e2a
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  56cee1710ae0f3c7
-#   text hash     64c897758d7ecae0
+#   content hash  3040bbda03f33c61
+#   text hash     0e6605c8a7fc21b8
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  56cee1710ae0f3c7
-#   text hash     d7a4f53f03c39e6b
+#   content hash  3040bbda03f33c61
+#   text hash     867cc49ed0237d27
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a035888dec982bd3
-#   text hash     e970553e4f8491db
+#   content hash  260176eb7bfdeeff
+#   text hash     052c77734d4094c6
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

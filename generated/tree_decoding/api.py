@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a035888dec982bd3
-#   text hash     8abaf388f4496342
+#   content hash  260176eb7bfdeeff
+#   text hash     e1661d354378c293
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

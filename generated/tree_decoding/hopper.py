@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a035888dec982bd3
-#   text hash     e1cd0a99702e1549
+#   content hash  260176eb7bfdeeff
+#   text hash     a12ae3678947d14f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

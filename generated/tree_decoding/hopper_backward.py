@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a035888dec982bd3
-#   text hash     22775fb2fde38630
+#   content hash  260176eb7bfdeeff
+#   text hash     3cbe57052d2a6b2d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

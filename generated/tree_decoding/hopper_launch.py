@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a035888dec982bd3
-#   text hash     5ef8b2a9018bc421
+#   content hash  260176eb7bfdeeff
+#   text hash     aa3ad0a6142591b6
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

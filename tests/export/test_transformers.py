@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import re
@@ -740,6 +741,30 @@ def test_a_model_gets_its_own_attention_back(rotated: Rotated) -> None:
     assert not seen
     with pytest.raises(ValueError, match="rotated: expected a model that is patched"):
         own.unpatch(model)
+
+
+@pytest.mark.parametrize("first", ["the model", "the inner model", "another variant"])
+def test_copies_and_parts_of_models_get_their_own_attention_back(
+    first: str, rotated: Rotated, module: Callable[..., ModuleType]
+) -> None:
+    own, seen = rotated("llama")
+    model, (ids, _) = DECODERS["llama"].made(), padded("nothing")
+    expected = model(ids).logits
+    (module("llama3") if first == "another variant" else own).patch(
+        model.model if first == "the inner model" else model
+    )
+    own.patch(model)
+    copied = copy.deepcopy(model)
+    own.unpatch(model)
+    assert copied.config._attn_implementation == own.register()
+    copied(ids)
+    assert seen == [True, True]
+    own.unpatch(copied)
+    for each in (model, copied):
+        assert each.config._attn_implementation == "eager"
+        assert torch.equal(each(ids).logits, expected)
+        with pytest.raises(ValueError, match="rotated: expected a model that is patched"):
+            own.unpatch(each)
 
 
 def test_what_cannot_be_patched_is_refused(rotated: Rotated) -> None:

@@ -22,7 +22,8 @@ def build(split: Kernel, analysis: Analysis, terms: CachedTerms, span: KeySpan) 
     if "statistics" not in analysis.spec.exports:
         return None
     found: tuple[Block, ...] = (Statement(", ".join(SPAN), span.call),)
-    loaded = (*analysis.scaled, *terms.loads("program"))
+    numbers = tuple(terms.numbers())
+    loaded = (*analysis.scaled, *(load for load in terms.loads("program") if load not in numbers))
     behind = cached_latent.scored(analysis, "inside")
     rows = (Statement(positions.BEGIN, "k_len - q_len"), *_rows(), *loaded)
     used = (*split.blocks["queries"], *found, *split.blocks["scored"], *split.blocks["masked"])
@@ -41,7 +42,8 @@ def build(split: Kernel, analysis: Analysis, terms: CachedTerms, span: KeySpan) 
         blocks={
             **{name: split.blocks[name] for name in ("queries", "units", "scored", "masked")},
             "behind": behind,
-            "sequence": (PAGED.sequence(), PAGED.first_key()),
+            # the loop over tokens may not make another type of a name
+            "sequence": (PAGED.sequence(), PAGED.first_key(), *needed(numbers, read)),
             "rows": needed(rows, read),
             "span": found,
         },

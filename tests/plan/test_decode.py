@@ -90,6 +90,14 @@ def pairs(s: Sequences, c: Cache, packed: bool) -> tuple[Values, Callable[[int],
     return {"bias": bias}, lambda b: {"bias": bias[b : b + 1, :, : s.new[b], : s.lengths[b]]}
 
 
+def distances(s: Sequences, c: Cache, packed: bool) -> tuple[Values, Callable[[int], Values]]:
+    """A table of each new token and head."""
+    rows = [torch.randn(new, s.heads, 8) for new in s.new]
+    by_head = [row.transpose(0, 1) for row in rows]
+    given = joined(rows, packed).transpose(-3, -2)
+    return {"near": given}, lambda b: {"near": by_head[b][None]}
+
+
 def blocks(s: Sequences, c: Cache, packed: bool) -> tuple[Values, Callable[[int], Values]]:
     """Blocks of keys that new tokens see."""
     mask = torch.rand(len(s.new), 1, 1, -(-c.room // 16)) > 0.3
@@ -130,6 +138,10 @@ VARIANTS = {
         "mask: [causal]\nscore: [relative_bias: {bidirectional: false}]", same(rel_bias=torch.randn(4, 32))
     ),
     "biased": Variant("score: [bias]", pairs),
+    "by_distance": Variant(
+        "mask: [causal]\nscore: [expr: 'score + near[min(q - k, 7)]']\ninputs: {near: {axes: [batch, head, query, 8]}}",
+        distances,
+    ),
     "blocked": Variant("mask: [causal, block_sparse: {block: 16}]", blocks),
     "moody": Variant(
         f"mask: [causal]\nscore: [expr: 'score + mood[q] * mood[max(k - 1, 0)] - mood[k]']\n{MOOD}", tokens

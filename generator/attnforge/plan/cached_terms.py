@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..expressions.inputs import Axis, Input
@@ -52,6 +52,10 @@ class CachedTerms(KernelTerms):
             if site == ("program" if self.extent(access) <= {"q"} else inner):
                 found += serving(self.readers(access), self._read(access))
         return tuple(dict.fromkeys(found))
+
+    def passed(self, read: Iterable[str], known: Iterable[str], more: Iterable[str] = ()) -> tuple[str, ...]:
+        """The names that a step reads and does not know anyway, rows among packed new tokens included."""
+        return super().passed(read, known, ("own_row", *more))
 
     @property
     def paged(self) -> bool:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  185064e5604eafc5
-#   text hash     a72aeb89d5757cf1
+#   content hash  20b686211a3bd5b4
+#   text hash     850c8f9322b7ead7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

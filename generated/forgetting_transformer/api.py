@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  185064e5604eafc5
-#   text hash     6263c185cd75810d
+#   content hash  20b686211a3bd5b4
+#   text hash     5e29284519ced7ab
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

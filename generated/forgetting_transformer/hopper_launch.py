@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  185064e5604eafc5
-#   text hash     cd7d0dddf5c8bdcc
+#   content hash  20b686211a3bd5b4
+#   text hash     ac5992eeafc31cea
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

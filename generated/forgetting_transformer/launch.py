@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  185064e5604eafc5
-#   text hash     6ff0460e56aefaf2
+#   content hash  20b686211a3bd5b4
+#   text hash     aba1340aaa7bc342
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  185064e5604eafc5
-#   text hash     f1c16f6bcb36c56c
+#   content hash  20b686211a3bd5b4
+#   text hash     984e337c33292507
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

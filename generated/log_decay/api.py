@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2ec6933755fd5ab0
-#   text hash     be08fdadd05b8672
+#   content hash  178e33d6b225217b
+#   text hash     4539cf8c964e0507
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

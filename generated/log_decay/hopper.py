@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2ec6933755fd5ab0
-#   text hash     64e4ea48bf008b9e
+#   content hash  178e33d6b225217b
+#   text hash     8ca69f5b0d035ff7
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2ec6933755fd5ab0
-#   text hash     311222f4b88cc85a
+#   content hash  178e33d6b225217b
+#   text hash     696a49e21cc30952
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2ec6933755fd5ab0
-#   text hash     b92616853cc67d30
+#   content hash  178e33d6b225217b
+#   text hash     8f8d127163e59a96
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2ec6933755fd5ab0
-#   text hash     ada7bb44ee7c866b
+#   content hash  178e33d6b225217b
+#   text hash     a46391ad209c1b12
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

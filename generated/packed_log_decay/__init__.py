@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  35c454f047147fc5
-#   text hash     e958fd988a0582f0
+#   content hash  8b79223f7101f817
+#   text hash     31144e0b620e7b11
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

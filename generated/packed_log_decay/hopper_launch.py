@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  35c454f047147fc5
-#   text hash     18fdef3c803115c5
+#   content hash  8b79223f7101f817
+#   text hash     ec2a1d56653c5ec6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  35c454f047147fc5
-#   text hash     fa86d63a7dcaef74
+#   content hash  8b79223f7101f817
+#   text hash     a5b043cce8df638c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

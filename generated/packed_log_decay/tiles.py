@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  35c454f047147fc5
-#   text hash     1e99cb5c886ea3b0
+#   content hash  8b79223f7101f817
+#   text hash     65a1e5d29fb7cb64
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

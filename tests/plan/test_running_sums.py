@@ -17,6 +17,7 @@ from attnforge.plan.statements import lines
 from attnforge.source import resources
 
 DEVICE = "cuda" if devices.GPU else "cpu"
+DECAY = "[{expr: 'score + (x[q] - x[k])'}]\ninputs: {x: {axes: [token], scan: cumsum"
 RESETS = {
     "causal": ("mask: [causal]\nscore: [log_decay]", -4096.0),
     "in_chunks": ("mask: [chunked: {size: 64}]\nscore: [log_decay]", -4096.0),
@@ -26,6 +27,12 @@ RESETS = {
     # a query may see nothing but what lies across it
     "without_itself": ("mask: [expr: 'k < q']\nscore: [log_decay]", -math.inf),
     "under_a_cap": ("mask: [causal]\nscore:\n  - log_decay\n  - softcap: {cap: 4.0}", -math.inf),
+    "of_the_spec": (f"mask: [causal]\nscore: {DECAY}, max: 0}}}}", -4096.0),
+    # an earlier value or another term may make up for it
+    "of_any_sign": (f"mask: [causal]\nscore: {DECAY}}}}}", -math.inf),
+    "beside_a_bias": ("mask: [causal]\nscore: [log_decay, bias]", -math.inf),
+    "behind_slopes": ("mask: [causal]\nscore: [alibi, log_decay]", -math.inf),
+    "beside_positions": ("mask: [causal]\nscore: [log_decay, {expr: 'score + k * 2.0'}]", -math.inf),
     "twice": ("mask: [causal]\nscore: [log_decay, log_decay]", -math.inf),
 }
 
@@ -36,7 +43,8 @@ def test_what_begins_a_document(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.yaml"
     path.write_text(f"name: {name}\n{text}\n")
     own = spec.load(path, terms=resources.terms_for(path))
-    assert running_sums.largest_reset(own, own.inputs[0]) == expected
+    (summed,) = (given for given in own.inputs if given.scan)
+    assert running_sums.largest_reset(own, summed) == expected
 
 
 @pytest.mark.slow

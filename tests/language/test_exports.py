@@ -44,6 +44,10 @@ def test_a_name_that_switches_on_other_code_has_no_layers(tmp_path: Path) -> Non
         ("mask: [prefix_lm]", "prefix", None),
         ("mask: [any: [causal, expr: k < 4]]", "all", None),
         ("mask: [expr: k <= q + few]\ninputs: {few: {axes: [], dtype: int}}", "all", None),
+        # masks without a value at some places
+        ("mask: [expr: k // (q - 3) == 1]", "all", None),
+        ("mask: [expr: 0.0 ** (q - 5) < 0.5]", "all", None),
+        ("mask: [expr: 2.0 ** (q * 1000) < 0.5]", "all", None),
         ("score: [bias]", "all", None),
     ],
 )

@@ -60,7 +60,10 @@ def _causal(keep: Node) -> bool:
     if any(leaf.op in ("input", "option") or leaf.value in _OTHERS for leaf in keep.walk()):
         return False
     visible = compiled(keep)
-    return not any(visible({"q": q, "k": k}) for q in _PLACES for k in _PLACES if k > q)
+    try:
+        return not any(visible({"q": q, "k": k}) for q in _PLACES for k in _PLACES if k > q)
+    except ArithmeticError:
+        return False
 
 
 _OTHERS = ("b", "h", "kv_h", "q_len", "k_len")

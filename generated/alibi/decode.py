@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8e7e066965f43c20
-#   text hash     e9b0cf7d19c813a4
+#   content hash  fd220d2b534e4e65
+#   text hash     fdcaabf3aca05873
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8e7e066965f43c20
-#   text hash     9c971645096fd6c3
+#   content hash  fd220d2b534e4e65
+#   text hash     3aa90a48e055c3aa
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

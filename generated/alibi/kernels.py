@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8e7e066965f43c20
-#   text hash     5fbf640405f85083
+#   content hash  fd220d2b534e4e65
+#   text hash     2d0727a276e7010a
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8e7e066965f43c20
-#   text hash     dead6a6993109f8f
+#   content hash  fd220d2b534e4e65
+#   text hash     a2f7fedca6f6aede
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8e7e066965f43c20
-#   text hash     132db0caa2be6042
+#   content hash  fd220d2b534e4e65
+#   text hash     a3bb6dbe9f6a6c93
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  17c3476dd66bdd70
-#   text hash     2db719de7710542b
+#   content hash  55ffe92da78854e0
+#   text hash     b605bfbb790c00ba
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  17c3476dd66bdd70
-#   text hash     e077c851b0a94b00
+#   content hash  55ffe92da78854e0
+#   text hash     4ed7597f054579f2
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  17c3476dd66bdd70
-#   text hash     668c950939630e59
+#   content hash  55ffe92da78854e0
+#   text hash     2edbea830e18ce7a
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

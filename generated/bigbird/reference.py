@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  17c3476dd66bdd70
-#   text hash     65b836e6d50b4ab9
+#   content hash  55ffe92da78854e0
+#   text hash     eaafc8e3bf7e323d
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  17c3476dd66bdd70
-#   text hash     3f3ff53685933826
+#   content hash  55ffe92da78854e0
+#   text hash     0bdbe73cc25a39f0
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

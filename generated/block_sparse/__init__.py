@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  75879e1ff28ecd22
-#   text hash     c27b98533c4da371
+#   content hash  efa97f7220c46944
+#   text hash     a3c4427e2fdeef33
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  75879e1ff28ecd22
-#   text hash     52915c28134af414
+#   content hash  efa97f7220c46944
+#   text hash     df4545849fb384f2
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

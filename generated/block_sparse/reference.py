@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  75879e1ff28ecd22
-#   text hash     1fd06854a6b2616e
+#   content hash  efa97f7220c46944
+#   text hash     8f4f5e11966d7e8b
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

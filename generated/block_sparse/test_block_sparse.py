@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  75879e1ff28ecd22
-#   text hash     da28982b9366e603
+#   content hash  efa97f7220c46944
+#   text hash     1353f05871c4b8d5
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

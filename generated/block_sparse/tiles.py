@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  75879e1ff28ecd22
-#   text hash     4cafb26ecf719f17
+#   content hash  efa97f7220c46944
+#   text hash     a59075bc841f1edd
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b37ff2f801e8402e
-#   text hash     5d919b6c9ffe4b29
+#   content hash  0e9e13a3f9017672
+#   text hash     7e37079d056ab77b
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

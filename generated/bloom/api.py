@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b37ff2f801e8402e
-#   text hash     304a8f6a7c0e9396
+#   content hash  0e9e13a3f9017672
+#   text hash     56f030011cd1e226
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b37ff2f801e8402e
-#   text hash     9e12ab2796b26446
+#   content hash  0e9e13a3f9017672
+#   text hash     3ca245608b1f92eb
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

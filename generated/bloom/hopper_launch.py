@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b37ff2f801e8402e
-#   text hash     a20b8608824fb142
+#   content hash  0e9e13a3f9017672
+#   text hash     650dd79f44ae3dde
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  629d699538f88189
-#   text hash     e57a3ea901119766
+#   content hash  2780575daea5efc0
+#   text hash     6baca74ff6328b02
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  629d699538f88189
-#   text hash     19e4fbb76f4e8d6b
+#   content hash  2780575daea5efc0
+#   text hash     2f1dfafd5e5ec0be
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  629d699538f88189
-#   text hash     4475268e4e6566d3
+#   content hash  2780575daea5efc0
+#   text hash     73efa46923fa592b
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  629d699538f88189
-#   text hash     294440616b7f7078
+#   content hash  2780575daea5efc0
+#   text hash     6866d83eb02f8843
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

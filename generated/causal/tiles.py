@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  629d699538f88189
-#   text hash     ed6c7863f54b5652
+#   content hash  2780575daea5efc0
+#   text hash     3e990af27868b85d
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

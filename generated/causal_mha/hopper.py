@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  237d8471e68faf1d
-#   text hash     236f1492f97e39a5
+#   content hash  309fddd7211cd500
+#   text hash     f161e5f0291874fd
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  237d8471e68faf1d
-#   text hash     ee6a34170071367c
+#   content hash  309fddd7211cd500
+#   text hash     c199b5615cc6f4da
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

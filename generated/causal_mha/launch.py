@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  237d8471e68faf1d
-#   text hash     c1a2f4ce4056ee20
+#   content hash  309fddd7211cd500
+#   text hash     79aefa8d18579272
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  237d8471e68faf1d
-#   text hash     3bc8791542897337
+#   content hash  309fddd7211cd500
+#   text hash     1f3f7346a4d716d1
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  237d8471e68faf1d
-#   text hash     3f939b7bd03ac334
+#   content hash  309fddd7211cd500
+#   text hash     585f3cc66d25021c
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

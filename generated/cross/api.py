@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f4a840b7a2ef6400
-#   text hash     586e402b495025c7
+#   content hash  eaa0e5c638aeee5b
+#   text hash     53d5dcfd1b5c6d3f
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

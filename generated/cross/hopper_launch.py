@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f4a840b7a2ef6400
-#   text hash     bd7190f4fe904aa8
+#   content hash  eaa0e5c638aeee5b
+#   text hash     905df1442d521a20
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

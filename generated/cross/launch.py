@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f4a840b7a2ef6400
-#   text hash     3927ed841f012b7b
+#   content hash  eaa0e5c638aeee5b
+#   text hash     c33cc767716b1986
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f4a840b7a2ef6400
-#   text hash     9d1b63482647bb76
+#   content hash  eaa0e5c638aeee5b
+#   text hash     9f8738f3b0136215
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

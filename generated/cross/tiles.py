@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f4a840b7a2ef6400
-#   text hash     56418bc5bf900a38
+#   content hash  eaa0e5c638aeee5b
+#   text hash     a7b6924e407e8fa5
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

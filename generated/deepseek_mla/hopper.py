@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ab75ef257c63bc9e
-#   text hash     2ec8fcafe65890dd
+#   content hash  aee56ac9454d5263
+#   text hash     60bf6a86bc65eac7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

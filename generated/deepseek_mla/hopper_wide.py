@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ab75ef257c63bc9e
-#   text hash     54809529937fb762
+#   content hash  aee56ac9454d5263
+#   text hash     d1a2595d9a19aa91
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ab75ef257c63bc9e
-#   text hash     0f7ef4e6369d0d56
+#   content hash  aee56ac9454d5263
+#   text hash     53658f526702017f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ab75ef257c63bc9e
-#   text hash     3fa7b9d57cd7ee66
+#   content hash  aee56ac9454d5263
+#   text hash     fa93ea190315e405
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ab75ef257c63bc9e
-#   text hash     0f4b90016186448b
+#   content hash  aee56ac9454d5263
+#   text hash     45ce58e116e46fc9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c935fb06835100fa
-#   text hash     58c50b2e09ca5a71
+#   content hash  c146fc1b85a4a8ec
+#   text hash     fb8678c320240978
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

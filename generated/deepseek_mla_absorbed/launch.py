@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c935fb06835100fa
-#   text hash     eafdfa8ef5ffdb31
+#   content hash  c146fc1b85a4a8ec
+#   text hash     eeef60a289fb6dcb
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

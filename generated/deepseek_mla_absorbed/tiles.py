@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c935fb06835100fa
-#   text hash     fa2bb2fd9994dde7
+#   content hash  c146fc1b85a4a8ec
+#   text hash     4989b3b0fd9dbfa2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

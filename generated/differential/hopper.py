@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2a3903815b82dd94
-#   text hash     db6fab1ea4ac8409
+#   content hash  14b4aedf9e9ca36d
+#   text hash     ac12648cb7d1b0e5
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

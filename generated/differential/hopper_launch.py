@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2a3903815b82dd94
-#   text hash     c8d24b5e8a7242df
+#   content hash  14b4aedf9e9ca36d
+#   text hash     e1248ec10654a03f
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2a3903815b82dd94
-#   text hash     0edadcd3154f94e1
+#   content hash  14b4aedf9e9ca36d
+#   text hash     fcc8b812d1433159
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2a3903815b82dd94
-#   text hash     2c84bd74ea7ceaf5
+#   content hash  14b4aedf9e9ca36d
+#   text hash     ef6b595ea8809d3f
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2a3903815b82dd94
-#   text hash     6c52cd2114779651
+#   content hash  14b4aedf9e9ca36d
+#   text hash     cee6fb68cf223b34
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

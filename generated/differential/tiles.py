@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2a3903815b82dd94
-#   text hash     e1e3f678898541b1
+#   content hash  14b4aedf9e9ca36d
+#   text hash     7d9646a499681e90
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

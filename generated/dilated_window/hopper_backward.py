@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  62d19d87848d321b
-#   text hash     dcd4e6bc61656f60
+#   content hash  92d28a22700ed1bf
+#   text hash     e77417dcaa9b161b
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

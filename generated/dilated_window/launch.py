@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  62d19d87848d321b
-#   text hash     0c996481a05501b7
+#   content hash  92d28a22700ed1bf
+#   text hash     97520b327a5fa574
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  62d19d87848d321b
-#   text hash     45a4478f0ce90617
+#   content hash  92d28a22700ed1bf
+#   text hash     5d62d7de386983ac
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  62d19d87848d321b
-#   text hash     488670aa043b1269
+#   content hash  92d28a22700ed1bf
+#   text hash     6ada36f58abf3f02
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  62d19d87848d321b
-#   text hash     10cd119eed299379
+#   content hash  92d28a22700ed1bf
+#   text hash     596be1088776fe8f
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

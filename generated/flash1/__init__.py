@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2cacf648e6bbd473
-#   text hash     88fd4c7ccc023e18
+#   content hash  6b0a999b4fcf29a0
+#   text hash     50b19855620f59a1
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2cacf648e6bbd473
-#   text hash     369c71b6b9557341
+#   content hash  6b0a999b4fcf29a0
+#   text hash     7fbcb38a0123ff8b
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2cacf648e6bbd473
-#   text hash     5698330e18d12021
+#   content hash  6b0a999b4fcf29a0
+#   text hash     6077457ed58858eb
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

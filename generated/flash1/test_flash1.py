@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2cacf648e6bbd473
-#   text hash     5046eef056ed3382
+#   content hash  6b0a999b4fcf29a0
+#   text hash     c21ce2b08c9a0226
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

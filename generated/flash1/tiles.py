@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2cacf648e6bbd473
-#   text hash     df688fa6d17ffe37
+#   content hash  6b0a999b4fcf29a0
+#   text hash     f6a8f5c347b15ae6
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

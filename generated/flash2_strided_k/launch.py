@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d0b46932cc9a782d
-#   text hash     0d49c90bd423b93c
+#   content hash  33e25a217b489b2d
+#   text hash     a4b53574d06f914a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d0b46932cc9a782d
-#   text hash     9c7c04e44a4cddf5
+#   content hash  33e25a217b489b2d
+#   text hash     1d36f9f778ea7232
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

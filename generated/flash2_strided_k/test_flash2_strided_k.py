@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d0b46932cc9a782d
-#   text hash     cd2333d5dc768790
+#   content hash  33e25a217b489b2d
+#   text hash     e436ea2ef2168e2e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  20b686211a3bd5b4
-#   text hash     aba1340aaa7bc342
+#   content hash  99b5282d725c6133
+#   text hash     6aba82e32156544d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

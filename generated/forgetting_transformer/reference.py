@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  20b686211a3bd5b4
-#   text hash     d1fd8f2af346a221
+#   content hash  99b5282d725c6133
+#   text hash     f064506d99dfc434
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

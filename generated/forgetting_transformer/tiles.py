@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  20b686211a3bd5b4
-#   text hash     d8c20767792f6d2e
+#   content hash  99b5282d725c6133
+#   text hash     47502d4966cd3728
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2619988d9cdf5993
-#   text hash     79ce7508c31558d3
+#   content hash  1e0f1db0a1db7dbf
+#   text hash     ebc6377389488a8f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

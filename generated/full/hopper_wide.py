@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2619988d9cdf5993
-#   text hash     27a2bea47f4b651f
+#   content hash  1e0f1db0a1db7dbf
+#   text hash     22e7f5658d53103e
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

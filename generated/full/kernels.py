@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2619988d9cdf5993
-#   text hash     7ec3b439f821c908
+#   content hash  1e0f1db0a1db7dbf
+#   text hash     3dd8356b1587a8ca
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

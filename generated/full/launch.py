@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2619988d9cdf5993
-#   text hash     4c58e6e2193eaf20
+#   content hash  1e0f1db0a1db7dbf
+#   text hash     3e562d01419da301
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2619988d9cdf5993
-#   text hash     1a7fd585f1095d10
+#   content hash  1e0f1db0a1db7dbf
+#   text hash     2fff6ff3a13e2389
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2619988d9cdf5993
-#   text hash     702b11a899cf7c2b
+#   content hash  1e0f1db0a1db7dbf
+#   text hash     5d0710d856c667ae
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5db1caffaf3cec70
-#   text hash     f6436ec9f5fc30e0
+#   content hash  48d420d780b1f866
+#   text hash     b51bfdf8b0b2a42f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

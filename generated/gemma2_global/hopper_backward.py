@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5db1caffaf3cec70
-#   text hash     e757dbc5e1273d84
+#   content hash  48d420d780b1f866
+#   text hash     6d781a1c4e3803b8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5db1caffaf3cec70
-#   text hash     7ef5df40c0bd7acb
+#   content hash  48d420d780b1f866
+#   text hash     32ee1390742daf5d
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

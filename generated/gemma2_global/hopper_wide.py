@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5db1caffaf3cec70
-#   text hash     bccc1d431e0daa23
+#   content hash  48d420d780b1f866
+#   text hash     a16689aa7fcae677
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5db1caffaf3cec70
-#   text hash     720c2ec8db4e7064
+#   content hash  48d420d780b1f866
+#   text hash     df0e6acc9ea04ba7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

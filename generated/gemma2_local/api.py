@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bcf756520682cafe
-#   text hash     fa368a0edbcc37d3
+#   content hash  5850d83183551473
+#   text hash     0cdc82abb2aaf714
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

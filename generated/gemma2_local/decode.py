@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bcf756520682cafe
-#   text hash     cb4c6f84b0f7d0e5
+#   content hash  5850d83183551473
+#   text hash     2311d47c2bbd390e
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bcf756520682cafe
-#   text hash     3b75b15802e816e0
+#   content hash  5850d83183551473
+#   text hash     acc26fb1fef7c0bd
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

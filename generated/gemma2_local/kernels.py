@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bcf756520682cafe
-#   text hash     28d22ec311917cf8
+#   content hash  5850d83183551473
+#   text hash     a787d630969adbca
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bcf756520682cafe
-#   text hash     996289b4d86c1f29
+#   content hash  5850d83183551473
+#   text hash     87d80eb5145aa31c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

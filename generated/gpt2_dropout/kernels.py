@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1774aa0764838c14
-#   text hash     12af84ca341ec7e9
+#   content hash  e8a25617c5be72e2
+#   text hash     9120a085b1d457b1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1774aa0764838c14
-#   text hash     7e2d0f844f104d62
+#   content hash  e8a25617c5be72e2
+#   text hash     c58a803cf538987c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

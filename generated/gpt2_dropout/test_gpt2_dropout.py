@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1774aa0764838c14
-#   text hash     d0cf4c5fcf424fda
+#   content hash  e8a25617c5be72e2
+#   text hash     aedbd2d54f73a4ef
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1774aa0764838c14
-#   text hash     30906091f7465e3c
+#   content hash  e8a25617c5be72e2
+#   text hash     8604bc7d363bde15
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

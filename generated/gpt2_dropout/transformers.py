@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1774aa0764838c14
-#   text hash     67be36b3d83ce3fd
+#   content hash  e8a25617c5be72e2
+#   text hash     209cc3e0461a0c35
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  123c6ceeb51b5093
-#   text hash     253f660251c5bdfb
+#   content hash  1f28a705e1cd89d5
+#   text hash     288be8be1d7f9cdd
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  123c6ceeb51b5093
-#   text hash     3d3d47ac36631618
+#   content hash  1f28a705e1cd89d5
+#   text hash     d372385179f3a700
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

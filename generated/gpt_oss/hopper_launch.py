@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  123c6ceeb51b5093
-#   text hash     9c433985f6c4f352
+#   content hash  1f28a705e1cd89d5
+#   text hash     dde8cc2f7a992905
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  123c6ceeb51b5093
-#   text hash     e1c42e6a492d5208
+#   content hash  1f28a705e1cd89d5
+#   text hash     e34d08af8c6754b5
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  123c6ceeb51b5093
-#   text hash     8752ce9f0e9c589a
+#   content hash  1f28a705e1cd89d5
+#   text hash     106c4db7d2bfa5ed
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  35d8f57a24e4f537
-#   text hash     e60c68875825a74a
+#   content hash  fd1323cf71042a53
+#   text hash     f12536ff61d5bdac
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  35d8f57a24e4f537
-#   text hash     48d98ceee8815f87
+#   content hash  fd1323cf71042a53
+#   text hash     92872dbef4342a9d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

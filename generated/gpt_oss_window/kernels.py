@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  35d8f57a24e4f537
-#   text hash     04e4b4943d60585d
+#   content hash  fd1323cf71042a53
+#   text hash     7c67c041980941ab
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

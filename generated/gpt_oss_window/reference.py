@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  35d8f57a24e4f537
-#   text hash     13a9be6ba0f63a92
+#   content hash  fd1323cf71042a53
+#   text hash     081111a68fcb69c4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

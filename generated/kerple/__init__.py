@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  dd1c12fbccb03de3
-#   text hash     caa2beb6032c78db
+#   content hash  c806ef8fc8aabd4d
+#   text hash     af96c3d24dbe28fe
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

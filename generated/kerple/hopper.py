@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  dd1c12fbccb03de3
-#   text hash     e150d5025d3019ce
+#   content hash  c806ef8fc8aabd4d
+#   text hash     e6357bb31e63f273
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

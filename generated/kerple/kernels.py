@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  dd1c12fbccb03de3
-#   text hash     a1028402ee6d03a0
+#   content hash  c806ef8fc8aabd4d
+#   text hash     8da38e5853c3e372
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  dd1c12fbccb03de3
-#   text hash     8309826ee4ded198
+#   content hash  c806ef8fc8aabd4d
+#   text hash     127efe402330e2df
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

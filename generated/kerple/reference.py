@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  dd1c12fbccb03de3
-#   text hash     e88ef2da0edf1488
+#   content hash  c806ef8fc8aabd4d
+#   text hash     c20eb3ed6e9c3176
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  720bfbff4ca87f89
-#   text hash     5f00a4d75953aad3
+#   content hash  36b03ecbb2e0ab9f
+#   text hash     dd3626aec14b3330
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

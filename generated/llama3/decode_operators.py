@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  720bfbff4ca87f89
-#   text hash     e46a9e4f1bb5b4b9
+#   content hash  36b03ecbb2e0ab9f
+#   text hash     8ffa72c9bd54fdb2
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

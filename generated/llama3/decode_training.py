@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  720bfbff4ca87f89
-#   text hash     b78f34f305d55421
+#   content hash  36b03ecbb2e0ab9f
+#   text hash     d89951702594f9dc
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  720bfbff4ca87f89
-#   text hash     6249451843de5000
+#   content hash  36b03ecbb2e0ab9f
+#   text hash     9dcc488abfa41b91
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  720bfbff4ca87f89
-#   text hash     1a9cc71e928ac680
+#   content hash  36b03ecbb2e0ab9f
+#   text hash     cbdd89dd8c93ba6d
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

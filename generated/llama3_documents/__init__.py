@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1afc641a21904ab7
-#   text hash     1f1983ee5a7066c8
+#   content hash  f49bb9336dd17c5f
+#   text hash     4083f96ed3bfb897
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1afc641a21904ab7
-#   text hash     9cc2c3b49302f116
+#   content hash  f49bb9336dd17c5f
+#   text hash     c9e6720f7c0440b2
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1afc641a21904ab7
-#   text hash     6ea3be7e9c7f0323
+#   content hash  f49bb9336dd17c5f
+#   text hash     18651485695e9133
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

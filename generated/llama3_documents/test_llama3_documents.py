@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1afc641a21904ab7
-#   text hash     9ed561d7cae5aeef
+#   content hash  f49bb9336dd17c5f
+#   text hash     6e592c096fa342de
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1afc641a21904ab7
-#   text hash     d928985602f01b6b
+#   content hash  f49bb9336dd17c5f
+#   text hash     2d0932a4ec185f7f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a3c62bc5cb4c85fa
-#   text hash     c25b184ee2e75bfc
+#   content hash  49b2ad2240445497
+#   text hash     8c64d16eb4ddbeec
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a3c62bc5cb4c85fa
-#   text hash     1a3b5539d67162fa
+#   content hash  49b2ad2240445497
+#   text hash     47e002cd5d9f74ea
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a3c62bc5cb4c85fa
-#   text hash     81d3755dcef9582d
+#   content hash  49b2ad2240445497
+#   text hash     ffcd56d380831842
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

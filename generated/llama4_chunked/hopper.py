@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a3c62bc5cb4c85fa
-#   text hash     4be555d7295843f6
+#   content hash  49b2ad2240445497
+#   text hash     54ebc4b12f356197
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a3c62bc5cb4c85fa
-#   text hash     d23e514c10e141d1
+#   content hash  49b2ad2240445497
+#   text hash     ab338e1522aec7cc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

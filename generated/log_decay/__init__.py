@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  178e33d6b225217b
-#   text hash     ad560ec08f679d1d
+#   content hash  6cca21daf1353519
+#   text hash     671b54685c0b7ba3
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  178e33d6b225217b
-#   text hash     4539cf8c964e0507
+#   content hash  6cca21daf1353519
+#   text hash     89bf27198b9b01be
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

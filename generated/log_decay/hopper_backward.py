@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  178e33d6b225217b
-#   text hash     696a49e21cc30952
+#   content hash  6cca21daf1353519
+#   text hash     a93cfd75002cbc69
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  178e33d6b225217b
-#   text hash     4bf5d73f12d92ea3
+#   content hash  6cca21daf1353519
+#   text hash     4223bc7f442b9fc1
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

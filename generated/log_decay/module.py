@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  178e33d6b225217b
-#   text hash     971e0361afc7384c
+#   content hash  6cca21daf1353519
+#   text hash     b08383ad7701526a
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b11c50d2cc6310fb
-#   text hash     91627e975fe80e23
+#   content hash  97fa285b2607bf68
+#   text hash     3a1cd4626a35230c
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b11c50d2cc6310fb
-#   text hash     d4a7ebe02a6e80d3
+#   content hash  97fa285b2607bf68
+#   text hash     abd47c2201c33fb1
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b11c50d2cc6310fb
-#   text hash     cd476c948c0676f0
+#   content hash  97fa285b2607bf68
+#   text hash     5c4525491597f80d
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

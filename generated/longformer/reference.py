@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b11c50d2cc6310fb
-#   text hash     276fe6ae26f0ebb3
+#   content hash  97fa285b2607bf68
+#   text hash     aee7864552f994d5
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b11c50d2cc6310fb
-#   text hash     6b3867b9328813c6
+#   content hash  97fa285b2607bf68
+#   text hash     c58f5c60834b8e5d
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

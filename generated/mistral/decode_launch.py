@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9ac4028f90be5a74
-#   text hash     f20a69f9dc43068e
+#   content hash  5f66fcf74aa727e2
+#   text hash     5656f0705912d549
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9ac4028f90be5a74
-#   text hash     d0780069d6d4cfa6
+#   content hash  5f66fcf74aa727e2
+#   text hash     4a9827ac7178afa7
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

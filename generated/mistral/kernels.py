@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9ac4028f90be5a74
-#   text hash     5b2207f79bb68274
+#   content hash  5f66fcf74aa727e2
+#   text hash     e8d935902a39decb
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9ac4028f90be5a74
-#   text hash     e0484678ae638f5e
+#   content hash  5f66fcf74aa727e2
+#   text hash     f0879baf534689cc
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9ac4028f90be5a74
-#   text hash     23b92887f3b03e51
+#   content hash  5f66fcf74aa727e2
+#   text hash     85d5fb70982cdd07
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

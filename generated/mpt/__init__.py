@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fd5c31eeb912a01f
-#   text hash     0e27f04fd9fff363
+#   content hash  2d5363ce1ceb55f2
+#   text hash     9954355353ecc80f
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

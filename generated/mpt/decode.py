@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fd5c31eeb912a01f
-#   text hash     040952c9134fe199
+#   content hash  2d5363ce1ceb55f2
+#   text hash     6320625b8b4230bc
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fd5c31eeb912a01f
-#   text hash     b4d36d125ed674c9
+#   content hash  2d5363ce1ceb55f2
+#   text hash     f25c7ae12ed20cc4
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fd5c31eeb912a01f
-#   text hash     e22ba6acc0decffd
+#   content hash  2d5363ce1ceb55f2
+#   text hash     e1e6ae9378ee9363
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fd5c31eeb912a01f
-#   text hash     d0083cfb07cc793b
+#   content hash  2d5363ce1ceb55f2
+#   text hash     242705d3e60ea580
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fd5c31eeb912a01f
-#   text hash     7e4815ac7133146a
+#   content hash  2d5363ce1ceb55f2
+#   text hash     35635c14a883d341
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

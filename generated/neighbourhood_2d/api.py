@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6ea9c5cb1078e046
-#   text hash     085d1ea651289e3b
+#   content hash  37c443f49f2e9dae
+#   text hash     d68b450d0596ebe4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6ea9c5cb1078e046
-#   text hash     2eb049850deccf7d
+#   content hash  37c443f49f2e9dae
+#   text hash     87b42cac2eb541c1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6ea9c5cb1078e046
-#   text hash     136e45d0c624bfa0
+#   content hash  37c443f49f2e9dae
+#   text hash     6e188a7e4c2fbdb6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6ea9c5cb1078e046
-#   text hash     09657c98bdd6ffec
+#   content hash  37c443f49f2e9dae
+#   text hash     8e06fb09887b4571
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

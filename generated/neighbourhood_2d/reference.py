@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6ea9c5cb1078e046
-#   text hash     d569780ac01f07aa
+#   content hash  37c443f49f2e9dae
+#   text hash     f73d654ff7fb8250
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

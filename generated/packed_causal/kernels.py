@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  225e68a7b8791423
-#   text hash     5d604597381e0910
+#   content hash  a969b240964b8246
+#   text hash     e808f07fde1935a9
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

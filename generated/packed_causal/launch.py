@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  225e68a7b8791423
-#   text hash     3f1518ca8be80d79
+#   content hash  a969b240964b8246
+#   text hash     9610bbbc1ade72f3
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

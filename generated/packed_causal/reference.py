@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  225e68a7b8791423
-#   text hash     ac63c4a11013bb22
+#   content hash  a969b240964b8246
+#   text hash     d7e89610a63f7d35
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  225e68a7b8791423
-#   text hash     3bb58d220ecce58e
+#   content hash  a969b240964b8246
+#   text hash     e8073f955ab2eaae
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

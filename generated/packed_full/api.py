@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4bb149c4d46ccf51
-#   text hash     4af69fe6a04c8ddd
+#   content hash  1aed0789597a5010
+#   text hash     e148f81d0c38620b
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4bb149c4d46ccf51
-#   text hash     c0f4211160b5e780
+#   content hash  1aed0789597a5010
+#   text hash     e0aa1559a8c61f95
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4bb149c4d46ccf51
-#   text hash     dcee4ee75098a9f0
+#   content hash  1aed0789597a5010
+#   text hash     c91de6b7c8dc63c6
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4bb149c4d46ccf51
-#   text hash     24da10f601b880a2
+#   content hash  1aed0789597a5010
+#   text hash     7d60c3e3f7709612
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4bb149c4d46ccf51
-#   text hash     87e4601d0512094f
+#   content hash  1aed0789597a5010
+#   text hash     6e17ee9a8b7319fc
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8b79223f7101f817
-#   text hash     ec2a1d56653c5ec6
+#   content hash  e23399e20b179d4c
+#   text hash     335d103575a4a629
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8b79223f7101f817
-#   text hash     181b49e9f34f80e0
+#   content hash  e23399e20b179d4c
+#   text hash     3a73f8636864ea4b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8b79223f7101f817
-#   text hash     47aaaa4ab377a13e
+#   content hash  e23399e20b179d4c
+#   text hash     28d40e156577b953
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5cfcc46840c1f53f
-#   text hash     3b2877923103b823
+#   content hash  c24aab180a23e932
+#   text hash     07c9cb10bb9e0ffd
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

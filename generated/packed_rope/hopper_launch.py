@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5cfcc46840c1f53f
-#   text hash     c2c3fc8f66150aa1
+#   content hash  c24aab180a23e932
+#   text hash     fc5fb52951836ec2
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

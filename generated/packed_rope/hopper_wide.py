@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5cfcc46840c1f53f
-#   text hash     e1557d9d243f7a01
+#   content hash  c24aab180a23e932
+#   text hash     caee8216d0cec627
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

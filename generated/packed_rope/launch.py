@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5cfcc46840c1f53f
-#   text hash     0ac5a1e08af7dc8a
+#   content hash  c24aab180a23e932
+#   text hash     52b874d799dbe597
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

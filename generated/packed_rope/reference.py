@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5cfcc46840c1f53f
-#   text hash     eee905512c2acc9a
+#   content hash  c24aab180a23e932
+#   text hash     d01843d32e9d5f0e
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

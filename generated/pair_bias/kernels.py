@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5e58689f01cbb8b2
-#   text hash     721e283f1fee1687
+#   content hash  ff58624f64c264ac
+#   text hash     945caf65363c013d
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

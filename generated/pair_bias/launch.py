@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5e58689f01cbb8b2
-#   text hash     3411687394570661
+#   content hash  ff58624f64c264ac
+#   text hash     0699d46743e294d1
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5e58689f01cbb8b2
-#   text hash     834dd1b915a0e99e
+#   content hash  ff58624f64c264ac
+#   text hash     757b9dacb62ed0a1
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5e58689f01cbb8b2
-#   text hash     c058cd0a92b2af41
+#   content hash  ff58624f64c264ac
+#   text hash     4cc5eca0a8ee20cb
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5e58689f01cbb8b2
-#   text hash     8d42f50da8a28fe5
+#   content hash  ff58624f64c264ac
+#   text hash     0bac08f10731e4aa
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  84fa66dd75685f27
-#   text hash     51cd46c3745f72c9
+#   content hash  d81252edd687341b
+#   text hash     2194b020403d4fba
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

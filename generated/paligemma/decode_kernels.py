@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  84fa66dd75685f27
-#   text hash     5350ca7ea6a86255
+#   content hash  d81252edd687341b
+#   text hash     9137b561176cdf22
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  84fa66dd75685f27
-#   text hash     cde15598514e61a9
+#   content hash  d81252edd687341b
+#   text hash     e15a2e62ded86b6e
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  84fa66dd75685f27
-#   text hash     6224b80abe71dc5d
+#   content hash  d81252edd687341b
+#   text hash     7232c02e3d2a6a36
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

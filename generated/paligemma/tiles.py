@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  84fa66dd75685f27
-#   text hash     8bb2c29acb1e6314
+#   content hash  d81252edd687341b
+#   text hash     e8618f0447a0635c
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

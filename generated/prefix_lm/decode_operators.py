@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e4fb23abb5a359a4
-#   text hash     f4cc94ea76e4c94f
+#   content hash  8867defbef594cda
+#   text hash     a606f092ea8a1141
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e4fb23abb5a359a4
-#   text hash     7ee56e10a8de1fba
+#   content hash  8867defbef594cda
+#   text hash     6ec50a210e2ac8d6
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e4fb23abb5a359a4
-#   text hash     b7785e9788b45a30
+#   content hash  8867defbef594cda
+#   text hash     cb63ccc54d098069
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e4fb23abb5a359a4
-#   text hash     107a52da4ea300be
+#   content hash  8867defbef594cda
+#   text hash     33be244f85aa77ce
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9ccffcb86fc1e22d
-#   text hash     ff789890806a12aa
+#   content hash  aac22ff0391803e7
+#   text hash     6905a9d9aa10d7c3
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9ccffcb86fc1e22d
-#   text hash     0c4b3a7fb80dcf95
+#   content hash  aac22ff0391803e7
+#   text hash     69c3fbe98696572c
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

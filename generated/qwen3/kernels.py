@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9ccffcb86fc1e22d
-#   text hash     c5e801948f6b960f
+#   content hash  aac22ff0391803e7
+#   text hash     217ae7461e73363d
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

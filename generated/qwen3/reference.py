@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9ccffcb86fc1e22d
-#   text hash     de4d1694e38048c3
+#   content hash  aac22ff0391803e7
+#   text hash     3728879d0c50807c
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

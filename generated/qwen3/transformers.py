@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9ccffcb86fc1e22d
-#   text hash     7c918d1c12fc2907
+#   content hash  aac22ff0391803e7
+#   text hash     99760fea83ebc573
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a9e8b0909d80abe0
-#   text hash     b4bdeac1a000edd2
+#   content hash  edc0b0c72a500fc9
+#   text hash     c9c240dc959e28aa
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a9e8b0909d80abe0
-#   text hash     1934bc046027c50a
+#   content hash  edc0b0c72a500fc9
+#   text hash     fcda76095dc787ae
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a9e8b0909d80abe0
-#   text hash     401823108d775c98
+#   content hash  edc0b0c72a500fc9
+#   text hash     acb164b21bd1fe3b
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

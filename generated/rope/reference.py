@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a9e8b0909d80abe0
-#   text hash     cae3a22e40f08184
+#   content hash  edc0b0c72a500fc9
+#   text hash     38547c094fc5c1cd
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

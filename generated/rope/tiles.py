@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a9e8b0909d80abe0
-#   text hash     801d2e1ceea5075c
+#   content hash  edc0b0c72a500fc9
+#   text hash     c599f6771774e451
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

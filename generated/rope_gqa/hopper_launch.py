@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  38e6a06ad65fd24c
-#   text hash     90893425a1556648
+#   content hash  3523f1b25f14ebe9
+#   text hash     c062b68f654e7aec
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

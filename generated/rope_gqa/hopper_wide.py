@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  38e6a06ad65fd24c
-#   text hash     aa615106cf53ee84
+#   content hash  3523f1b25f14ebe9
+#   text hash     4341d7fd45157406
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  38e6a06ad65fd24c
-#   text hash     e310c2a61e7f8a87
+#   content hash  3523f1b25f14ebe9
+#   text hash     e4024a206b4a9706
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

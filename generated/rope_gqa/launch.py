@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  38e6a06ad65fd24c
-#   text hash     396743ca043caf52
+#   content hash  3523f1b25f14ebe9
+#   text hash     4d8e6a9789e00a5f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

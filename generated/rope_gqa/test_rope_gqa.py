@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  38e6a06ad65fd24c
-#   text hash     d14e4ae09e3262ed
+#   content hash  3523f1b25f14ebe9
+#   text hash     53069044f503738c
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

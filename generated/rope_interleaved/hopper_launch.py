@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9f3f8d65fb79cfd2
-#   text hash     ccf4ee41f5670dd7
+#   content hash  3d0383bd905c5a58
+#   text hash     4cc6a90dd281a0a8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

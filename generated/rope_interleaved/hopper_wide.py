@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9f3f8d65fb79cfd2
-#   text hash     71156f9c1c851302
+#   content hash  3d0383bd905c5a58
+#   text hash     963ed2f9a1ac21dc
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

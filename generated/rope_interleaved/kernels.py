@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9f3f8d65fb79cfd2
-#   text hash     70dcd7f8288ec451
+#   content hash  3d0383bd905c5a58
+#   text hash     517e7b5549d5b7e1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

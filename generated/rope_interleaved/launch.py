@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9f3f8d65fb79cfd2
-#   text hash     387453d511a48c42
+#   content hash  3d0383bd905c5a58
+#   text hash     2f4552a2aceff25c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9f3f8d65fb79cfd2
-#   text hash     99dbd99d74da613d
+#   content hash  3d0383bd905c5a58
+#   text hash     44de62155b1eb185
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

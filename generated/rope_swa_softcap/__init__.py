@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6e8e879bd8c7f3aa
-#   text hash     219e3f28c598f45f
+#   content hash  9d19a62e86c0e60b
+#   text hash     42251786ce2d9173
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

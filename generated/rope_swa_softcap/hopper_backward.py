@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6e8e879bd8c7f3aa
-#   text hash     6875485d39edb5ab
+#   content hash  9d19a62e86c0e60b
+#   text hash     09587b9e5e19bf85
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6e8e879bd8c7f3aa
-#   text hash     e565f37ca9ea8642
+#   content hash  9d19a62e86c0e60b
+#   text hash     d260c2f40507f373
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

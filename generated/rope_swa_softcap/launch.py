@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6e8e879bd8c7f3aa
-#   text hash     88a22c9ce36790c2
+#   content hash  9d19a62e86c0e60b
+#   text hash     a4130e85aacb73ed
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6e8e879bd8c7f3aa
-#   text hash     376192786d68c2d3
+#   content hash  9d19a62e86c0e60b
+#   text hash     d658d132a52bf900
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

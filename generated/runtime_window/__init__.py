@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e8ff85ee2967c879
-#   text hash     4704244160748f08
+#   content hash  ad900d4a95697351
+#   text hash     5ab6b47134dd65f4
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

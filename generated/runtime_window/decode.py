@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e8ff85ee2967c879
-#   text hash     427e1db526de8517
+#   content hash  ad900d4a95697351
+#   text hash     a5b8bd90c9252d47
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

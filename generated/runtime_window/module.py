@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e8ff85ee2967c879
-#   text hash     00e1c8c349f16965
+#   content hash  ad900d4a95697351
+#   text hash     8e942ae19a47314d
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e8ff85ee2967c879
-#   text hash     4b8fec9c71483fde
+#   content hash  ad900d4a95697351
+#   text hash     dde81cbe34f3b2d5
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

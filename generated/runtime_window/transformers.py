@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e8ff85ee2967c879
-#   text hash     2d7f260e5e3c2fc0
+#   content hash  ad900d4a95697351
+#   text hash     c932d5aa3b79368f
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bd90bf5af839b59e
-#   text hash     d97ce8630a25b990
+#   content hash  937df5d53f67e71e
+#   text hash     78b737f427f543dc
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

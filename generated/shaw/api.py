@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bd90bf5af839b59e
-#   text hash     dba2c22755a2efcd
+#   content hash  937df5d53f67e71e
+#   text hash     9dbef2c6e912f044
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bd90bf5af839b59e
-#   text hash     5d8e99e276b6ed90
+#   content hash  937df5d53f67e71e
+#   text hash     4d967affe88e715f
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

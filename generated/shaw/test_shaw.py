@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bd90bf5af839b59e
-#   text hash     b0599cf289a7d199
+#   content hash  937df5d53f67e71e
+#   text hash     8a74c93408f3e154
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

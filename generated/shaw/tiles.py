@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bd90bf5af839b59e
-#   text hash     b2ac20690877baf2
+#   content hash  937df5d53f67e71e
+#   text hash     e6bbeb58c3aea09b
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1a29d5fe97cc3ce5
-#   text hash     898cbbeb65452de9
+#   content hash  f12ecf0c04733173
+#   text hash     7ed175b1ceca8595
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

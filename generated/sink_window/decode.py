@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1a29d5fe97cc3ce5
-#   text hash     4ee8d2b538a74a8b
+#   content hash  f12ecf0c04733173
+#   text hash     3aca728adc657559
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

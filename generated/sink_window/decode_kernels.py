@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1a29d5fe97cc3ce5
-#   text hash     f0e57075a910ca56
+#   content hash  f12ecf0c04733173
+#   text hash     e27ae2352637e569
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

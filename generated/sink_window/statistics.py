@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1a29d5fe97cc3ce5
-#   text hash     dd4b523038dc17a7
+#   content hash  f12ecf0c04733173
+#   text hash     c8b5d6993e055cef
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1a29d5fe97cc3ce5
-#   text hash     468d3f79a3af9461
+#   content hash  f12ecf0c04733173
+#   text hash     5c1c3043a054dd88
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

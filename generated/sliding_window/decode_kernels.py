@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  77b46c19d2368fa5
-#   text hash     ae542fa4dbb022cb
+#   content hash  c6b411e6cf8eb435
+#   text hash     ecfcc9aac1e4b7c8
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

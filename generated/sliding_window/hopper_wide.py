@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  77b46c19d2368fa5
-#   text hash     fb4f50b9450dad13
+#   content hash  c6b411e6cf8eb435
+#   text hash     60a35fc0e33b6ac5
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  77b46c19d2368fa5
-#   text hash     9fb9aee85da46c60
+#   content hash  c6b411e6cf8eb435
+#   text hash     eb03155740628d80
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

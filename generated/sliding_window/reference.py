@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  77b46c19d2368fa5
-#   text hash     0763a9a1d8eecf38
+#   content hash  c6b411e6cf8eb435
+#   text hash     c6002ad14dfb0cf9
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  77b46c19d2368fa5
-#   text hash     0a51b30b989de92d
+#   content hash  c6b411e6cf8eb435
+#   text hash     8b8ff70e8f8eb491
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

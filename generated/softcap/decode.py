@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6f6cc75d6f9146e0
-#   text hash     d041fe456a7f6ed5
+#   content hash  9fa8c239416896a8
+#   text hash     949ab975e2b868c6
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6f6cc75d6f9146e0
-#   text hash     f7ebdda61896c174
+#   content hash  9fa8c239416896a8
+#   text hash     215bacdeb3016dc4
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6f6cc75d6f9146e0
-#   text hash     618604d2de0e25ff
+#   content hash  9fa8c239416896a8
+#   text hash     8ca8f51e6222ef8b
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6f6cc75d6f9146e0
-#   text hash     629d60628c127429
+#   content hash  9fa8c239416896a8
+#   text hash     ad680148054bb805
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

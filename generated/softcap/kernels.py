@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6f6cc75d6f9146e0
-#   text hash     f6fbef42d5d6f4f3
+#   content hash  9fa8c239416896a8
+#   text hash     8a7bffe8cf9a4571
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

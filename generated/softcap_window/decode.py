@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  184597c033db5c79
-#   text hash     0abf38b3ebe503ac
+#   content hash  3d0866bc210ef202
+#   text hash     0404edaa207001ab
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

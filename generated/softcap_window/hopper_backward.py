@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  184597c033db5c79
-#   text hash     aaff1719f87f3e96
+#   content hash  3d0866bc210ef202
+#   text hash     ada245d6c325012e
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

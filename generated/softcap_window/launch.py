@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  184597c033db5c79
-#   text hash     fb14e20572b5f011
+#   content hash  3d0866bc210ef202
+#   text hash     cc94550618fdaf86
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

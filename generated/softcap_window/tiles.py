@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  184597c033db5c79
-#   text hash     ef57bae84e10e827
+#   content hash  3d0866bc210ef202
+#   text hash     108f71739c4dac30
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  184597c033db5c79
-#   text hash     60910f5ce2a92b4c
+#   content hash  3d0866bc210ef202
+#   text hash     8049504f1422c6db
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

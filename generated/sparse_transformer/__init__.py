@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  88013fb364dfb875
-#   text hash     7977b6ff501d8559
+#   content hash  16a14dd250f8660c
+#   text hash     63ac25476e1ce930
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

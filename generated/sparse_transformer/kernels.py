@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  88013fb364dfb875
-#   text hash     2c5d2a5363e764b5
+#   content hash  16a14dd250f8660c
+#   text hash     69f663f58b882259
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

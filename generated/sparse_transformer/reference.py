@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  88013fb364dfb875
-#   text hash     66aa84f7c1f938e8
+#   content hash  16a14dd250f8660c
+#   text hash     6afdce1ecae95150
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

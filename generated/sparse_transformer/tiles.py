@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  88013fb364dfb875
-#   text hash     5fce1bf036b6dec1
+#   content hash  16a14dd250f8660c
+#   text hash     b3f19e373e9908f6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

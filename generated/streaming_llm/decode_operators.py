@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6388fc1a46bad77e
-#   text hash     e02d9e3f7431a82a
+#   content hash  99a3d7cb01aa6c94
+#   text hash     0775fbe689bf2699
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6388fc1a46bad77e
-#   text hash     fc406b58277629c4
+#   content hash  99a3d7cb01aa6c94
+#   text hash     e0c0cfefc226fba2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

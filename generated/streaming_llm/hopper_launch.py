@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6388fc1a46bad77e
-#   text hash     ee4d54dc74a704af
+#   content hash  99a3d7cb01aa6c94
+#   text hash     ff966406e24edc75
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

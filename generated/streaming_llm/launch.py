@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6388fc1a46bad77e
-#   text hash     a255c373409732a1
+#   content hash  99a3d7cb01aa6c94
+#   text hash     d03e301990c81add
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6388fc1a46bad77e
-#   text hash     beae437a381bc8c4
+#   content hash  99a3d7cb01aa6c94
+#   text hash     b5d7e85abfee6510
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

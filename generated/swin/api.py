@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  faa36a68d63b754e
-#   text hash     1e676df9f3773a67
+#   content hash  cd70a302a371fade
+#   text hash     e411d4bb92ba2529
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

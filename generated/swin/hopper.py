@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  faa36a68d63b754e
-#   text hash     0352b578d4c78b31
+#   content hash  cd70a302a371fade
+#   text hash     0864617145d637c5
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

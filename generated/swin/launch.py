@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  faa36a68d63b754e
-#   text hash     baaa106d0601c3e1
+#   content hash  cd70a302a371fade
+#   text hash     3860eb5d4a3cd2ef
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  faa36a68d63b754e
-#   text hash     0487060057f65012
+#   content hash  cd70a302a371fade
+#   text hash     ab6d6763791a8205
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

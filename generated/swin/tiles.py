@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  faa36a68d63b754e
-#   text hash     0732f6ae047f41d9
+#   content hash  cd70a302a371fade
+#   text hash     e732098138ff2380
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  0f343d78392d6b38
-#   text hash     7511b602fa338eda
+#   content hash  f673320354548a90
+#   text hash     11add8156564053c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

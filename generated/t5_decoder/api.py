@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  0f343d78392d6b38
-#   text hash     77e84d4ab3f1ea05
+#   content hash  f673320354548a90
+#   text hash     d95a636fdcbfb2ef
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  0f343d78392d6b38
-#   text hash     ed27f02a452c8f10
+#   content hash  f673320354548a90
+#   text hash     3fb46486be60de9f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9441bd5fe1c77265
-#   text hash     f3bf052bc0d08a8c
+#   content hash  7a5f76b3c2072a92
+#   text hash     bd323ff8482ef98c
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

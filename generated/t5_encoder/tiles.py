@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9441bd5fe1c77265
-#   text hash     1829e9a310f274b3
+#   content hash  7a5f76b3c2072a92
+#   text hash     50f9d7eb329a2d11
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

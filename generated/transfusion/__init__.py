@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3040bbda03f33c61
-#   text hash     70a808e044ef157d
+#   content hash  78cd98ea2c3cf7f8
+#   text hash     f6f601dc802d1979
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

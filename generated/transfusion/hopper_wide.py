@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3040bbda03f33c61
-#   text hash     f43a8972fa279e2a
+#   content hash  78cd98ea2c3cf7f8
+#   text hash     2b194f1302b04646
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

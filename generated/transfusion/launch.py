@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3040bbda03f33c61
-#   text hash     867cc49ed0237d27
+#   content hash  78cd98ea2c3cf7f8
+#   text hash     fa76837c2e01fb60
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3040bbda03f33c61
-#   text hash     72b0bad1667d9c4f
+#   content hash  78cd98ea2c3cf7f8
+#   text hash     3e3110025c0b3975
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3040bbda03f33c61
-#   text hash     5c581c933a10e8df
+#   content hash  78cd98ea2c3cf7f8
+#   text hash     36a554def1cdec5e
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  260176eb7bfdeeff
-#   text hash     0f6772f8f31ba9c7
+#   content hash  4e47a4e7c1323de5
+#   text hash     6b0ccf120f730c55
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

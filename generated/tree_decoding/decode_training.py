@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  260176eb7bfdeeff
-#   text hash     7a2fac486a4f6388
+#   content hash  4e47a4e7c1323de5
+#   text hash     a048a174c8683528
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

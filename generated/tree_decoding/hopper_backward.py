@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  260176eb7bfdeeff
-#   text hash     3cbe57052d2a6b2d
+#   content hash  4e47a4e7c1323de5
+#   text hash     f1ca84092c62887e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  260176eb7bfdeeff
-#   text hash     801354a4461b9a1d
+#   content hash  4e47a4e7c1323de5
+#   text hash     c1eab8777ca82369
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  260176eb7bfdeeff
-#   text hash     9825891759673b45
+#   content hash  4e47a4e7c1323de5
+#   text hash     608d1caec6f1382f
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

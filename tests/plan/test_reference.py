@@ -143,6 +143,26 @@ def test_what_a_term_does_not_choose_reaches_no_gradient(tmp_path: Path) -> None
     torch.testing.assert_close(*results, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "k == 0 or q % k == 0",
+        "k % (q - 3) == 0 if q > 3 else k == 0",
+        "k < 2 or q // k < 2",
+        "few == 0 or q % few == 0",
+    ],
+)
+def test_whole_numbers_are_not_divided_by_a_0_that_is_not_chosen(text: str, tmp_path: Path) -> None:
+    inputs = "inputs: {few: {axes: [], dtype: int}}" if "few" in text else ""
+    q, k, v = (x.detach() for x in operands(9, 9))
+    reference = load(f'mask: [expr: "{text}"]\n{inputs}', tmp_path, "divided")["reference"]
+    out = reference(q, k, v, **{"few": 0} if inputs else {})
+    keep = torch.tensor([[eval(text, {"q": i, "k": j, "few": 0}) for j in range(9)] for i in range(9)])
+    score = torch.einsum("bihd,bjhd->bhij", q, k.repeat_interleave(2, 2)) / 8**0.5
+    weights = score.masked_fill(~keep, -torch.inf).softmax(-1)
+    torch.testing.assert_close(out, torch.einsum("bhij,bjhd->bihd", weights, v.repeat_interleave(2, 2)))
+
+
 def test_a_default_that_is_whole_looks_up_an_entry(tmp_path: Path) -> None:
     inputs = "inputs: {w: {axes: [head], dtype: int, default: h // 2}, table: {axes: [8]}}"
     term = f"score: [expr: 'score + table[w]']\n{inputs}"

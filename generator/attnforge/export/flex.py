@@ -78,14 +78,16 @@ def build(spec: Spec, arguments: Iterable[Argument], guarded: bool) -> Flex:
     taken = tuple(a for a in arguments if a.name not in _OUTSIDE)
     scores = [_whole(_bound(term.score, spec)) for term in spec.scores]
     masks = [_bound(mask.keep, spec) for mask in spec.masks]
-    far = whole_numbers.stretched((*scores, *masks), whole_numbers.limits(spec.inputs, spec.options))
-    leaf = _Leaf(spec, scores, guarded, bool(far & {"q", "k"}))
+    limits = whole_numbers.limits(spec.inputs, spec.options)
+    far = whole_numbers.stretched((*scores, *masks), limits)
+    leaf = _Leaf(spec, scores, guarded, bool(far & {"q", "k"}), limits)
     score = []
     if guarded:
         hidden = "a NaN or an infinite derivative elsewhere reaches no gradient"
         score = [_line("keep", "mask_mod(b, h, q_idx, kv_idx)", hidden), "score = torch.where(keep, score, 0.0)"]
     score += [f"{name} = {text}" for name, text in leaf.named.items()]
-    score += [_line("score", printers.torch(node, leaf), t.label) for node, t in zip(scores, spec.scores, strict=True)]
+    texts = (printers.torch(node, leaf, limits) for node in scores)
+    score += [_line("score", text, term.label) for text, term in zip(texts, spec.scores, strict=True)]
     mask = ["keep = sequence == sequence_k[kv_idx]  # a sequence sees itself only"] if spec.packed else []
     for node, term in zip(masks, spec.masks, strict=True):
         joined = Node("and", (_KEEP, node), None, "bool") if mask else node
@@ -151,7 +153,7 @@ def _whole(node: Node) -> Node:
 
 
 def _keep(node: Node, leaf: _Leaf) -> str:
-    text = printers.torch(node, leaf)
+    text = printers.torch(node, leaf, leaf.limits)
     return f"torch.full_like(q_idx, {text}, dtype=torch.bool)" if printers.is_scalar(node) else text
 
 
@@ -162,7 +164,10 @@ class _Leaf:
     local name, and each other read gets a view of the tensor.
     """
 
-    def __init__(self, spec: Spec, scores: Iterable[Node], guarded: bool, far: bool) -> None:
+    def __init__(
+        self, spec: Spec, scores: Iterable[Node], guarded: bool, far: bool, limits: Mapping[str, whole_numbers.Range]
+    ) -> None:
+        self.limits = limits
         self.packed, self.stored = spec.packed, storage.of(spec)
         self.places = _PACKED_PLACES if spec.packed else _FAR_PLACES if far else _PLACES
         self.inputs = {i.name: i for i in spec.inputs}
@@ -220,12 +225,12 @@ class _Leaf:
             length = "q_len" if axis.kind == "query" else "k_len"
             last = _int("-", Node("local" if self.packed else "var", (), length, "int"), _ONE)
         if self.packed and axis.kind == "token":
-            return f"first + {printers.torch(_clamped(index, last), self)}"
+            return f"first + {printers.torch(_clamped(index, last), self, self.limits)}"
         if printers.is_scalar(index):
             # among tensors, a number is no index for vmap, and a constant tensor none for a compiled backward pass
-            text = printers.torch(printers.fold(_clamped(index, last)), self)
+            text = printers.torch(printers.fold(_clamped(index, last)), self, self.limits)
             return f"kv_idx.clamp({text}, {text})"
-        return f"{printers.torch(index, self, atom=True)}.clamp(0, {printers.torch(last, self)})"
+        return f"{printers.torch(index, self, self.limits, atom=True)}.clamp(0, {printers.torch(last, self)})"
 
 
 def _int(op: str, *args: Node) -> Node:

@@ -108,17 +108,17 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
     keep: list[Line] = []
     for mask in cut.masks:
         node = Node("and", (_KEEP, mask.keep), None, "bool") if keep else mask.keep
-        text = printers.torch(node, leaf)
+        text = printers.torch(node, leaf, leaf.limits)
         keep.append(Line(f"torch.as_tensor({text})" if printers.is_scalar(node) else text, _one_line(mask.label)))
     score = []
     for term in own.scores:
-        text = printers.torch(_value(_sheltered(term.score, inputs)), leaf)
+        text = printers.torch(_value(_sheltered(term.score, inputs)), leaf, leaf.limits)
         if any(n.op == "input" and inputs[str(n.value)].scan for n in term.score.walk()):
             text = f"({text}).to(dtype)"
         score.append(Line(text, _one_line(term.label)))
     read = [n for term in own.scores for n in term.score.walk() if n.op == "input"]
     terms = [*(mask.keep for mask in own.masks), *(term.score for term in own.scores)]
-    far = whole_numbers.stretched(terms, whole_numbers.limits(own.inputs, own.options))
+    far = whole_numbers.stretched(terms, leaf.limits)
     stored = storage.of(spec)
     shapes = {i.name: _shape(i, stored) for i in spec.inputs if i.axes}
     counts = {i.name: len(stored.kept(i)) for i in spec.inputs if i.axes}
@@ -236,8 +236,8 @@ class _Leaf:
 
     def __init__(self, spec: Spec, inputs: dict[str, Input], guarded: bool) -> None:
         self.spec, self.inputs, self.guarded = spec, inputs, guarded
-        self.sequence = False
-        self.gathered: set[str] = set()
+        self.limits = whole_numbers.limits(spec.inputs, spec.options)
+        self.sequence, self.gathered = False, set[str]()
 
     def __call__(self, node: Node) -> str:
         name = str(node.value)
@@ -284,7 +284,7 @@ class _Leaf:
         node = written.pop(0)
         if axis.kind == "query":
             node = Node("-", (node, FIRST), None, "int")
-        text = printers.torch(node, self, atom=True)
+        text = printers.torch(node, self, self.limits, atom=True)
         if node.op == "var" and node.value in ("q", "k") and axis.kind == "token":
             return text
         last = {"token": "k_len - 1", "key": "k_len - 1", "query": "q_len - 1"}.get(

@@ -4,7 +4,8 @@ Both printers bracket as little as Python's precedence allows. `leaf` gives the 
 nodes and answers for it standing anywhere an atom may stand.
 
 Text of `triton` expects `tl` in scope and the functions that `triton_helpers` names. Text of `torch` expects `torch`,
-`math`, `dtype`, the floating type that integers turn into, and `_whole_floor` where an index holds a floor. There
+`math`, `dtype`, the floating type that integers turn into, `_whole_floor` where an index holds a floor, and, where it
+is told of `limits`, `_divisor`: torch divides no whole numbers by 0, be the quotient chosen or not. There
 q_len, k_len, heads and options are Python numbers, every other leaf is a tensor.
 """
 
@@ -55,9 +56,9 @@ def triton(node: Node, leaf: Leaf, limits: Mapping[str, Range]) -> str:
     return _Triton(leaf, limits).print(fold(node)).text
 
 
-def torch(node: Node, leaf: Leaf, *, atom: bool = False) -> str:
+def torch(node: Node, leaf: Leaf, limits: Mapping[str, Range] | None = None, *, atom: bool = False) -> str:
     """Torch text of an expression; `atom` brackets it, where need be, to be called or indexed."""
-    return _Torch(leaf).print(node).within(ATOM if atom else TERNARY)
+    return _Torch(leaf, limits).print(node).within(ATOM if atom else TERNARY)
 
 
 def triton_helpers(nodes: Iterable[Node]) -> tuple[str, ...]:
@@ -269,8 +270,8 @@ class _Triton:
 
 
 class _Torch:
-    def __init__(self, leaf: Leaf) -> None:
-        self.leaf = leaf
+    def __init__(self, leaf: Leaf, limits: Mapping[str, Range] | None) -> None:
+        self.leaf, self.ranges = leaf, None if limits is None else Ranges(limits)
 
     def print(self, node: Node) -> Text:
         if node.op == "num":
@@ -319,6 +320,8 @@ class _Torch:
             left, right = self._operands(node)
             if op == "//" and node.type == "float":
                 left, right = _detached(node.args[0], left), _detached(node.args[1], right)
+            if op in ("//", "%") and node.type == "int" and self._may_be_0(node.args[1]):
+                right = _call("_divisor", right)
             return _binary(op, BINARY[op], left, right)
         if op == "**":
             base, exponent = self._operands(node)
@@ -331,6 +334,13 @@ class _Torch:
         if op in ("neg", "not"):
             return Text(("-" if op == "neg" else "~") + parts[0].within(UNARY), UNARY)
         return _call(FUNCTIONS[op].torch, *parts)
+
+    def _may_be_0(self, divisor: Node) -> bool:
+        # a length of 0 leaves no place to divide at
+        if self.ranges is None or (divisor.op == "var" and divisor.value in SCALARS):
+            return False
+        low, high = self.ranges.of(divisor)
+        return low <= 0 <= high
 
     def _real(self, node: Node) -> Text:
         text = self.print(node)

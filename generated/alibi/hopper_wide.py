@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fd220d2b534e4e65
-#   text hash     da3ddccc898fa0a3
+#   content hash  dacd8a0bab4100f6
+#   text hash     eddc210c0b2cf9c5
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fd220d2b534e4e65
-#   text hash     2d0727a276e7010a
+#   content hash  dacd8a0bab4100f6
+#   text hash     25e2d20ace7a7417
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fd220d2b534e4e65
-#   text hash     ceada8918946c6ee
+#   content hash  dacd8a0bab4100f6
+#   text hash     72f5e0692800749d
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fd220d2b534e4e65
-#   text hash     f5bac6dbf66692a2
+#   content hash  dacd8a0bab4100f6
+#   text hash     ae85780c561ebe39
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fd220d2b534e4e65
-#   text hash     40dc83d79c41a1e7
+#   content hash  dacd8a0bab4100f6
+#   text hash     70c54a0d6ffd3880
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  55ffe92da78854e0
-#   text hash     b1dd86ea6bd2a116
+#   content hash  0a26a475fc5c27e2
+#   text hash     808dfa9375f95259
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

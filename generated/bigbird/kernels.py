@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  55ffe92da78854e0
-#   text hash     4ed7597f054579f2
+#   content hash  0a26a475fc5c27e2
+#   text hash     a208cfda8e1d2a72
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  55ffe92da78854e0
-#   text hash     2edbea830e18ce7a
+#   content hash  0a26a475fc5c27e2
+#   text hash     56c99dfa54b86de3
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  55ffe92da78854e0
-#   text hash     eaafc8e3bf7e323d
+#   content hash  0a26a475fc5c27e2
+#   text hash     cb0abca96002aab4
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

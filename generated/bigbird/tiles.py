@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  55ffe92da78854e0
-#   text hash     0bdbe73cc25a39f0
+#   content hash  0a26a475fc5c27e2
+#   text hash     eeadea7a1dadc589
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

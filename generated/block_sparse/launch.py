@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  efa97f7220c46944
-#   text hash     56779acb708c09a9
+#   content hash  9bc3d803a8db1d20
+#   text hash     c40faf0013145b24
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

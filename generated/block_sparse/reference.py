@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  efa97f7220c46944
-#   text hash     8f4f5e11966d7e8b
+#   content hash  9bc3d803a8db1d20
+#   text hash     38ff913f40da33d4
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

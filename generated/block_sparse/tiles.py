@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  efa97f7220c46944
-#   text hash     a59075bc841f1edd
+#   content hash  9bc3d803a8db1d20
+#   text hash     01f000ca31ac8405
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0e9e13a3f9017672
-#   text hash     b7cd98e80ae06778
+#   content hash  ed76061f659ac126
+#   text hash     c175655e55355f10
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

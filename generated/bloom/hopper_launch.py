@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0e9e13a3f9017672
-#   text hash     650dd79f44ae3dde
+#   content hash  ed76061f659ac126
+#   text hash     1f175d26ceb301d5
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

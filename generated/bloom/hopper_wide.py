@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0e9e13a3f9017672
-#   text hash     40d4d4d622dabf4d
+#   content hash  ed76061f659ac126
+#   text hash     938160bbe8b41723
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

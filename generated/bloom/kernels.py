@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0e9e13a3f9017672
-#   text hash     1b6e374c751d98e7
+#   content hash  ed76061f659ac126
+#   text hash     9b2d69ead896be74
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2780575daea5efc0
-#   text hash     f8b7e72092b56b38
+#   content hash  c7d7bb4e77973834
+#   text hash     e5585bec1b618cc9
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2780575daea5efc0
-#   text hash     b00c7e43aca7c096
+#   content hash  c7d7bb4e77973834
+#   text hash     f09830922b8bb682
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2780575daea5efc0
-#   text hash     e1488d41f3fa83d8
+#   content hash  c7d7bb4e77973834
+#   text hash     7c05e2ffcb8c685e
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

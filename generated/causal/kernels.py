@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2780575daea5efc0
-#   text hash     6866d83eb02f8843
+#   content hash  c7d7bb4e77973834
+#   text hash     ad3f63de790e8149
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2780575daea5efc0
-#   text hash     4e31f6f56206a756
+#   content hash  c7d7bb4e77973834
+#   text hash     c64017071a983e67
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  309fddd7211cd500
-#   text hash     5bc456060fb98feb
+#   content hash  e93241ea6e4d615e
+#   text hash     f309d86a0aac7e88
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  309fddd7211cd500
-#   text hash     c199b5615cc6f4da
+#   content hash  e93241ea6e4d615e
+#   text hash     1c621800021dffe5
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  309fddd7211cd500
-#   text hash     59e1ec99d11ce305
+#   content hash  e93241ea6e4d615e
+#   text hash     237e11dfce2d0803
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

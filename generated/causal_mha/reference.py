@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  309fddd7211cd500
-#   text hash     1f3f7346a4d716d1
+#   content hash  e93241ea6e4d615e
+#   text hash     ac073f2b89ec4df6
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

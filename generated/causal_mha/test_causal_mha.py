@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  309fddd7211cd500
-#   text hash     64ecc328a0588a35
+#   content hash  e93241ea6e4d615e
+#   text hash     ce98c59d8fb66e17
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  eaa0e5c638aeee5b
-#   text hash     53d5dcfd1b5c6d3f
+#   content hash  05f32f64f9677489
+#   text hash     c43e4bd44b8adcd3
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  eaa0e5c638aeee5b
-#   text hash     0a71b562650e8ca2
+#   content hash  05f32f64f9677489
+#   text hash     8c7e510fda2dd3f6
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

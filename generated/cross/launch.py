@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  eaa0e5c638aeee5b
-#   text hash     c33cc767716b1986
+#   content hash  05f32f64f9677489
+#   text hash     3c064b0dfba262f0
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

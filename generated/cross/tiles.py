@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  eaa0e5c638aeee5b
-#   text hash     a7b6924e407e8fa5
+#   content hash  05f32f64f9677489
+#   text hash     e1f61e9d618ac426
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

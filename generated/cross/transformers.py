@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  eaa0e5c638aeee5b
-#   text hash     03b187010f4a0b5d
+#   content hash  05f32f64f9677489
+#   text hash     6add12bca5721090
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

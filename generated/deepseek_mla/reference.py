@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  aee56ac9454d5263
-#   text hash     45ce58e116e46fc9
+#   content hash  836b92851b641184
+#   text hash     05a93c5c0cffc759
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

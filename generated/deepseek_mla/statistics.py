@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  aee56ac9454d5263
-#   text hash     b73d8926392f1c2b
+#   content hash  836b92851b641184
+#   text hash     003a4fc219b7ad4e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  aee56ac9454d5263
-#   text hash     7c9649adb235a915
+#   content hash  836b92851b641184
+#   text hash     45241d4e0f242853
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c146fc1b85a4a8ec
-#   text hash     fb8678c320240978
+#   content hash  61bf140772a62cb1
+#   text hash     43ecd451bc26fe7c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

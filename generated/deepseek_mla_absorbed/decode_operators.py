@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c146fc1b85a4a8ec
-#   text hash     94fa7aaa4f527330
+#   content hash  61bf140772a62cb1
+#   text hash     24797ca2e0911601
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

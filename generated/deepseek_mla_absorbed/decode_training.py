@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c146fc1b85a4a8ec
-#   text hash     3a764f42d46221b2
+#   content hash  61bf140772a62cb1
+#   text hash     bd89741af7fa2c79
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c146fc1b85a4a8ec
-#   text hash     eeef60a289fb6dcb
+#   content hash  61bf140772a62cb1
+#   text hash     1557dc81efd96a98
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  14b4aedf9e9ca36d
-#   text hash     c0d6c06ffdb00fbe
+#   content hash  5ec0b61f51054a52
+#   text hash     03c0f95526f9e307
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

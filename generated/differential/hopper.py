@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  14b4aedf9e9ca36d
-#   text hash     ac12648cb7d1b0e5
+#   content hash  5ec0b61f51054a52
+#   text hash     3f7b160ca2004f5f
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

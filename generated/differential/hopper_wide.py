@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  14b4aedf9e9ca36d
-#   text hash     fcc8b812d1433159
+#   content hash  5ec0b61f51054a52
+#   text hash     d2dad925379356dc
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  14b4aedf9e9ca36d
-#   text hash     4a4022aef7154998
+#   content hash  5ec0b61f51054a52
+#   text hash     c88a9b01466c335f
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

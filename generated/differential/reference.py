@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  14b4aedf9e9ca36d
-#   text hash     cee6fb68cf223b34
+#   content hash  5ec0b61f51054a52
+#   text hash     e5274a397734ddc4
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

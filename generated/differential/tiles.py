@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  14b4aedf9e9ca36d
-#   text hash     7d9646a499681e90
+#   content hash  5ec0b61f51054a52
+#   text hash     1e40b05f7ab40abf
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  92d28a22700ed1bf
-#   text hash     e77417dcaa9b161b
+#   content hash  a2c9c1710e58463c
+#   text hash     07b85296ef8c8fdf
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

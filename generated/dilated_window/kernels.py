@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  92d28a22700ed1bf
-#   text hash     533c7c8626503413
+#   content hash  a2c9c1710e58463c
+#   text hash     1d966d2bc04db92a
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

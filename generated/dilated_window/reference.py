@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  92d28a22700ed1bf
-#   text hash     5d62d7de386983ac
+#   content hash  a2c9c1710e58463c
+#   text hash     e536526bfc08f0c8
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

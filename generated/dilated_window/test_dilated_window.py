@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  92d28a22700ed1bf
-#   text hash     6ada36f58abf3f02
+#   content hash  a2c9c1710e58463c
+#   text hash     818042d044e91971
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  92d28a22700ed1bf
-#   text hash     596be1088776fe8f
+#   content hash  a2c9c1710e58463c
+#   text hash     c16aa95a2d7a02c0
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6b0a999b4fcf29a0
-#   text hash     7fbcb38a0123ff8b
+#   content hash  f38df3b98ccbec2d
+#   text hash     c54d0094662d54b7
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6b0a999b4fcf29a0
-#   text hash     c414b9db6a12900f
+#   content hash  f38df3b98ccbec2d
+#   text hash     3653ba66fa158c43
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6b0a999b4fcf29a0
-#   text hash     6077457ed58858eb
+#   content hash  f38df3b98ccbec2d
+#   text hash     1f6a8f80856673cc
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

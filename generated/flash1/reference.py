@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6b0a999b4fcf29a0
-#   text hash     f01822167499475e
+#   content hash  f38df3b98ccbec2d
+#   text hash     14d7512f7b870f2c
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6b0a999b4fcf29a0
-#   text hash     c21ce2b08c9a0226
+#   content hash  f38df3b98ccbec2d
+#   text hash     959de2efb34e8a00
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  33e25a217b489b2d
-#   text hash     8d6499f83b9dbd6f
+#   content hash  ba6895e30777271b
+#   text hash     0d27e5ccb68a8919
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  33e25a217b489b2d
-#   text hash     a4b53574d06f914a
+#   content hash  ba6895e30777271b
+#   text hash     ebcfb8d66f6f6973
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

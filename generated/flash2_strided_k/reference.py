@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  33e25a217b489b2d
-#   text hash     1d36f9f778ea7232
+#   content hash  ba6895e30777271b
+#   text hash     f45b6ddf264d0298
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

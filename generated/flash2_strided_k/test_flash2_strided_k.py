@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  33e25a217b489b2d
-#   text hash     e436ea2ef2168e2e
+#   content hash  ba6895e30777271b
+#   text hash     71da74f310e4a1a6
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

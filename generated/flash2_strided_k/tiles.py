@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  33e25a217b489b2d
-#   text hash     cbfd086f00660ba7
+#   content hash  ba6895e30777271b
+#   text hash     2e3114fe72835b23
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  99b5282d725c6133
-#   text hash     4de717e10b695a6f
+#   content hash  23e996e5ddd43b22
+#   text hash     2dab8d7a904b38b7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

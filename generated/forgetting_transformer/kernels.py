@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  99b5282d725c6133
-#   text hash     0809000f4f28f3d8
+#   content hash  23e996e5ddd43b22
+#   text hash     f8aa74d67f8eeed6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 
@@ -771,5 +771,7 @@ def scan_back(
         dx = carry + tl.cumsum(dsums, 0)
         # what begins a document adds nothing
         x = tl.load(x_ptr + token.to(tl.int64) * x_stride_token, mask=token >= 0, other=0.0)
-        tl.store(dx_ptr + token, tl.where(x <= RESET, 0.0, dx).to(dx_ptr.dtype.element_ty), mask=token >= 0)
+        # by float32, as the interpreter makes no bfloat16 of a float64
+        dx32 = tl.where(x <= RESET, 0.0, dx).to(tl.float32)
+        tl.store(dx_ptr + token, dx32.to(dx_ptr.dtype.element_ty), mask=token >= 0)
         carry = last_of(dx)

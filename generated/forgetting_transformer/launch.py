@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  99b5282d725c6133
-#   text hash     6aba82e32156544d
+#   content hash  23e996e5ddd43b22
+#   text hash     f2c24875cb6aa711
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

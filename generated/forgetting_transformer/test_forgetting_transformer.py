@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  99b5282d725c6133
-#   text hash     f551862cd704a6e8
+#   content hash  23e996e5ddd43b22
+#   text hash     e24dfadd730f1b9c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1e0f1db0a1db7dbf
-#   text hash     f48b55b70be8c9d1
+#   content hash  1b22c7b42808c60c
+#   text hash     60d229150cabe597
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

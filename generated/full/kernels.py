@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1e0f1db0a1db7dbf
-#   text hash     3dd8356b1587a8ca
+#   content hash  1b22c7b42808c60c
+#   text hash     022139ec382e0318
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

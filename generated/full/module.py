@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1e0f1db0a1db7dbf
-#   text hash     2fff6ff3a13e2389
+#   content hash  1b22c7b42808c60c
+#   text hash     658e0d4a1ef3445d
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

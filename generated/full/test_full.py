@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1e0f1db0a1db7dbf
-#   text hash     5fdc93125172c3c2
+#   content hash  1b22c7b42808c60c
+#   text hash     d83520e73381928a
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1e0f1db0a1db7dbf
-#   text hash     02ee5090b75e08b7
+#   content hash  1b22c7b42808c60c
+#   text hash     d20e07cd05ebbffb
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  48d420d780b1f866
-#   text hash     c40d9a961d99a625
+#   content hash  143817ec16962ab3
+#   text hash     59adfea163319e19
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  48d420d780b1f866
-#   text hash     6d781a1c4e3803b8
+#   content hash  143817ec16962ab3
+#   text hash     958839a44ba13bb1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

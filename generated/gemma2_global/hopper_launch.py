@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  48d420d780b1f866
-#   text hash     32ee1390742daf5d
+#   content hash  143817ec16962ab3
+#   text hash     c894f1961de80c2f
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  48d420d780b1f866
-#   text hash     a16689aa7fcae677
+#   content hash  143817ec16962ab3
+#   text hash     f359a8f41daac5fc
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5850d83183551473
-#   text hash     16d65846b0fe7c7d
+#   content hash  0d65b71e2731ce2a
+#   text hash     845737d4530ec745
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

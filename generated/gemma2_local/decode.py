@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5850d83183551473
-#   text hash     2311d47c2bbd390e
+#   content hash  0d65b71e2731ce2a
+#   text hash     7cd9b36ea1b287aa
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

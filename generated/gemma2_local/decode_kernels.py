@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5850d83183551473
-#   text hash     b47636a0a38b2a47
+#   content hash  0d65b71e2731ce2a
+#   text hash     1f32dcb364ef87eb
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5850d83183551473
-#   text hash     bb64f48f1bd74e3c
+#   content hash  0d65b71e2731ce2a
+#   text hash     bb3d9fe5c0af6fd6
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e8a25617c5be72e2
-#   text hash     6fb21aaa0c367243
+#   content hash  79e84a9c3a714107
+#   text hash     17b1d51223103e8d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

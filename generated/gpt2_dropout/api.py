@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e8a25617c5be72e2
-#   text hash     d72fac15f2eeebd8
+#   content hash  79e84a9c3a714107
+#   text hash     bd6141a78d0b0f2b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e8a25617c5be72e2
-#   text hash     27aad95dbe9f3afe
+#   content hash  79e84a9c3a714107
+#   text hash     384786e80eb225cb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

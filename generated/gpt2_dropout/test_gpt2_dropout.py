@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e8a25617c5be72e2
-#   text hash     aedbd2d54f73a4ef
+#   content hash  79e84a9c3a714107
+#   text hash     468cb1438e3fa8b5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e8a25617c5be72e2
-#   text hash     209cc3e0461a0c35
+#   content hash  79e84a9c3a714107
+#   text hash     62ff05b986128c7f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1f28a705e1cd89d5
-#   text hash     d246a979f4c34259
+#   content hash  2f0ced02d875abee
+#   text hash     2bc5cee0c72c3b40
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1f28a705e1cd89d5
-#   text hash     9534478189e67b8c
+#   content hash  2f0ced02d875abee
+#   text hash     1e2b8a065c604153
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

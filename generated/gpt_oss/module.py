@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1f28a705e1cd89d5
-#   text hash     c1702cd954683cc1
+#   content hash  2f0ced02d875abee
+#   text hash     acea8f4d2a8c2318
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1f28a705e1cd89d5
-#   text hash     0fb36c0086fc4bbf
+#   content hash  2f0ced02d875abee
+#   text hash     78e4d219391cf9f9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

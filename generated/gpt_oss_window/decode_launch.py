@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fd1323cf71042a53
-#   text hash     9d3c9156b5322dcd
+#   content hash  76027999d88ef11e
+#   text hash     c450995a6a718284
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fd1323cf71042a53
-#   text hash     7fcca47eac8c70c4
+#   content hash  76027999d88ef11e
+#   text hash     a4e18820039c1047
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fd1323cf71042a53
-#   text hash     89077f481aa31025
+#   content hash  76027999d88ef11e
+#   text hash     ac8f22c30b8a69ad
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c806ef8fc8aabd4d
-#   text hash     af96c3d24dbe28fe
+#   content hash  5d6dd927b1a43ea9
+#   text hash     78fa07dbddad40f3
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c806ef8fc8aabd4d
-#   text hash     7af90934463ddb3c
+#   content hash  5d6dd927b1a43ea9
+#   text hash     b98151f1b7c834b7
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c806ef8fc8aabd4d
-#   text hash     c20eb3ed6e9c3176
+#   content hash  5d6dd927b1a43ea9
+#   text hash     6ba15a4ba956a1f6
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

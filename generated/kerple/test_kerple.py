@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c806ef8fc8aabd4d
-#   text hash     c290e7e473ae0968
+#   content hash  5d6dd927b1a43ea9
+#   text hash     b3bcba5d7c101052
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

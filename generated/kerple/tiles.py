@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c806ef8fc8aabd4d
-#   text hash     9716bae2c031a5f1
+#   content hash  5d6dd927b1a43ea9
+#   text hash     ffc3ee5ef50beca1
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

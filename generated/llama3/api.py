@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  36b03ecbb2e0ab9f
-#   text hash     f1caa98a4bbd49d0
+#   content hash  68a5b340b22ecc9b
+#   text hash     5867ba1eeb44e5bf
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

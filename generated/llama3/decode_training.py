@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  36b03ecbb2e0ab9f
-#   text hash     d89951702594f9dc
+#   content hash  68a5b340b22ecc9b
+#   text hash     51e70548ea72b03e
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

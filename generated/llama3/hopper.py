@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  36b03ecbb2e0ab9f
-#   text hash     8ae4b2fb7d0f6be6
+#   content hash  68a5b340b22ecc9b
+#   text hash     4b45cef3890d0270
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

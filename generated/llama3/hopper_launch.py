@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  36b03ecbb2e0ab9f
-#   text hash     e4c98939130cdafd
+#   content hash  68a5b340b22ecc9b
+#   text hash     e6883326d70aabd9
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  36b03ecbb2e0ab9f
-#   text hash     cbdd89dd8c93ba6d
+#   content hash  68a5b340b22ecc9b
+#   text hash     4db6b5d6ce958633
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

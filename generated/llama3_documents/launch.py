@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f49bb9336dd17c5f
-#   text hash     942a3a170fe35249
+#   content hash  e127563a0a859a4f
+#   text hash     317fbd7bfee435fc
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

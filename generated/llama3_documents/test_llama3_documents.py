@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f49bb9336dd17c5f
-#   text hash     6e592c096fa342de
+#   content hash  e127563a0a859a4f
+#   text hash     61567f7fffa83e66
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  49b2ad2240445497
-#   text hash     b737176c9b985f5a
+#   content hash  5a30119ddf2395ea
+#   text hash     72d1a492332cd62d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

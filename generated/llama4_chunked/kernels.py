@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  49b2ad2240445497
-#   text hash     d4f41d71786c504d
+#   content hash  5a30119ddf2395ea
+#   text hash     968113c957ce02c6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

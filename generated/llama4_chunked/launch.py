@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  49b2ad2240445497
-#   text hash     16c219861a8f1142
+#   content hash  5a30119ddf2395ea
+#   text hash     b4692302d14e421a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

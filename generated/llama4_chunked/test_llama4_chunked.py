@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  49b2ad2240445497
-#   text hash     4926fc10089f878c
+#   content hash  5a30119ddf2395ea
+#   text hash     37f40f932dc3e28c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  49b2ad2240445497
-#   text hash     4448682314934dc6
+#   content hash  5a30119ddf2395ea
+#   text hash     3857bcb0b81ba32d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

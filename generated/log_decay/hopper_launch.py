@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6cca21daf1353519
-#   text hash     8b833c4c27913e81
+#   content hash  5957e069f96d5307
+#   text hash     04aee1c9fc795994
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

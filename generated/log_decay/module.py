@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6cca21daf1353519
-#   text hash     b08383ad7701526a
+#   content hash  5957e069f96d5307
+#   text hash     9ad39f8b54857c34
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

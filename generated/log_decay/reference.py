@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6cca21daf1353519
-#   text hash     5cef86cc3f24837a
+#   content hash  5957e069f96d5307
+#   text hash     053aa0cdc8633624
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6cca21daf1353519
-#   text hash     1e10f800dedb84fc
+#   content hash  5957e069f96d5307
+#   text hash     7c624f47b2a3f4cd
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

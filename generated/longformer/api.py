@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  97fa285b2607bf68
-#   text hash     3a1cd4626a35230c
+#   content hash  934349b3c20711b6
+#   text hash     c382813cb72524d9
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  97fa285b2607bf68
-#   text hash     37776d1926b2e76c
+#   content hash  934349b3c20711b6
+#   text hash     a2959a745153f988
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

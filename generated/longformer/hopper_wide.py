@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  97fa285b2607bf68
-#   text hash     3b41ba224367906c
+#   content hash  934349b3c20711b6
+#   text hash     ff8c315514a0aea8
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

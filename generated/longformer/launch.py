@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  97fa285b2607bf68
-#   text hash     5c4525491597f80d
+#   content hash  934349b3c20711b6
+#   text hash     a3e0c6ff7a89e6d4
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  97fa285b2607bf68
-#   text hash     c58f5c60834b8e5d
+#   content hash  934349b3c20711b6
+#   text hash     cbd232b1b79eb9e4
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5f66fcf74aa727e2
-#   text hash     8d556f59adccff7a
+#   content hash  efa1cc8550e5aac4
+#   text hash     6a87362351bd31a8
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5f66fcf74aa727e2
-#   text hash     804105e6c3647dc1
+#   content hash  efa1cc8550e5aac4
+#   text hash     bf1e4881bf073f0e
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5f66fcf74aa727e2
-#   text hash     85d5fb70982cdd07
+#   content hash  efa1cc8550e5aac4
+#   text hash     7518c590eb4cc722
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

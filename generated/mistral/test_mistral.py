@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5f66fcf74aa727e2
-#   text hash     dffde2c4ec18001e
+#   content hash  efa1cc8550e5aac4
+#   text hash     b43e0df2aeb16110
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

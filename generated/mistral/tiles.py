@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5f66fcf74aa727e2
-#   text hash     19a3f91dbe07597d
+#   content hash  efa1cc8550e5aac4
+#   text hash     cd05b8e0a51a2f92
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2d5363ce1ceb55f2
-#   text hash     9954355353ecc80f
+#   content hash  7b5201ddad130c94
+#   text hash     9f11892c0298d74a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

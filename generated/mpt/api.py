@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2d5363ce1ceb55f2
-#   text hash     2d2dce750b026561
+#   content hash  7b5201ddad130c94
+#   text hash     ef00e1678e73f47c
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

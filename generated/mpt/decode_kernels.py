@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2d5363ce1ceb55f2
-#   text hash     f07f9a43cb4c97bc
+#   content hash  7b5201ddad130c94
+#   text hash     3709945a88637fb1
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2d5363ce1ceb55f2
-#   text hash     a0e93b8d498eab94
+#   content hash  7b5201ddad130c94
+#   text hash     35cb669b6b43f686
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

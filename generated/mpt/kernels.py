@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2d5363ce1ceb55f2
-#   text hash     35635c14a883d341
+#   content hash  7b5201ddad130c94
+#   text hash     84b21cc598ecbec7
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2d5363ce1ceb55f2
-#   text hash     6375617a377e44e8
+#   content hash  7b5201ddad130c94
+#   text hash     7f198563cd52056a
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  37c443f49f2e9dae
-#   text hash     b82634098d2ec8e7
+#   content hash  e4c8518b227b93fe
+#   text hash     2adbdfec1c693bed
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  37c443f49f2e9dae
-#   text hash     5ca08d0c71459bee
+#   content hash  e4c8518b227b93fe
+#   text hash     6ea3e7f915f74cff
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  37c443f49f2e9dae
-#   text hash     f73d654ff7fb8250
+#   content hash  e4c8518b227b93fe
+#   text hash     4d422b85ae9827b5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  37c443f49f2e9dae
-#   text hash     f7002f2ad6a1e6da
+#   content hash  e4c8518b227b93fe
+#   text hash     8b63c046c237d0ec
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

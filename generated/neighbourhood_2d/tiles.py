@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  37c443f49f2e9dae
-#   text hash     22081c19aa5dd5c7
+#   content hash  e4c8518b227b93fe
+#   text hash     38f0046c8c7678c4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a969b240964b8246
-#   text hash     5420f683fa1f4c0b
+#   content hash  78d3bdc814727532
+#   text hash     bafa66c39c59a535
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a969b240964b8246
-#   text hash     53257acf8f5873e3
+#   content hash  78d3bdc814727532
+#   text hash     12aff6604243a0b1
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a969b240964b8246
-#   text hash     7d81ac4e74ec7bc1
+#   content hash  78d3bdc814727532
+#   text hash     fda3caa452877594
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a969b240964b8246
-#   text hash     e808f07fde1935a9
+#   content hash  78d3bdc814727532
+#   text hash     f24b63f54903f8a2
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a969b240964b8246
-#   text hash     9610bbbc1ade72f3
+#   content hash  78d3bdc814727532
+#   text hash     399f1821c335d1f3
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1aed0789597a5010
-#   text hash     e148f81d0c38620b
+#   content hash  c08c9c2ff9e47071
+#   text hash     c915b663ea564b35
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1aed0789597a5010
-#   text hash     65b1a3254abeaf51
+#   content hash  c08c9c2ff9e47071
+#   text hash     7980b1521bad0697
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1aed0789597a5010
-#   text hash     971977b082bd8760
+#   content hash  c08c9c2ff9e47071
+#   text hash     7ccc0e3d3b384acf
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

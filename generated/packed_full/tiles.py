@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1aed0789597a5010
-#   text hash     6e17ee9a8b7319fc
+#   content hash  c08c9c2ff9e47071
+#   text hash     af8209cdad7a7300
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

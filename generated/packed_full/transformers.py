@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1aed0789597a5010
-#   text hash     8688b1e63759ed55
+#   content hash  c08c9c2ff9e47071
+#   text hash     112b07b61ad3508d
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e23399e20b179d4c
-#   text hash     f3a086c3a0832e8c
+#   content hash  7c784d9449d1fadb
+#   text hash     8e1f9d5b1b12a5fd
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e23399e20b179d4c
-#   text hash     3a73f8636864ea4b
+#   content hash  7c784d9449d1fadb
+#   text hash     d816091fa02f1adc
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 
@@ -868,5 +868,7 @@ def scan_back(
         dx = carry + tl.cumsum(dsums, 0)
         # what begins a document adds nothing
         x = tl.load(x_ptr + token.to(tl.int64) * x_stride_token, mask=token >= 0, other=0.0)
-        tl.store(dx_ptr + token, tl.where(x <= RESET, 0.0, dx).to(dx_ptr.dtype.element_ty), mask=token >= 0)
+        # by float32, as the interpreter makes no bfloat16 of a float64
+        dx32 = tl.where(x <= RESET, 0.0, dx).to(tl.float32)
+        tl.store(dx_ptr + token, dx32.to(dx_ptr.dtype.element_ty), mask=token >= 0)
         carry = last_of(dx)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e23399e20b179d4c
-#   text hash     ab14ee95a6141956
+#   content hash  7c784d9449d1fadb
+#   text hash     36ee7170fd11aab0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e23399e20b179d4c
-#   text hash     426d15079548fa4e
+#   content hash  7c784d9449d1fadb
+#   text hash     c7cc5478aca8a2b8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

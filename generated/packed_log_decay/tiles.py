@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e23399e20b179d4c
-#   text hash     4f547a177ff5eccd
+#   content hash  7c784d9449d1fadb
+#   text hash     a2fd597f75e2eacb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c24aab180a23e932
-#   text hash     07c9cb10bb9e0ffd
+#   content hash  d40e2119cf93172b
+#   text hash     13e73b1944f4e423
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c24aab180a23e932
-#   text hash     4cfd287d1a046c1b
+#   content hash  d40e2119cf93172b
+#   text hash     d25fa1fea3b2b1ec
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c24aab180a23e932
-#   text hash     fc5fb52951836ec2
+#   content hash  d40e2119cf93172b
+#   text hash     231615688788b305
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c24aab180a23e932
-#   text hash     a06ae1d3e12bc375
+#   content hash  d40e2119cf93172b
+#   text hash     14f8ed3eed706ccc
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c24aab180a23e932
-#   text hash     52b874d799dbe597
+#   content hash  d40e2119cf93172b
+#   text hash     af196fef05959077
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

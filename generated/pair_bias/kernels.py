@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ff58624f64c264ac
-#   text hash     945caf65363c013d
+#   content hash  c3709d339aff2522
+#   text hash     f22990ef5ac17aaa
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

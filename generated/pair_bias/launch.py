@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ff58624f64c264ac
-#   text hash     0699d46743e294d1
+#   content hash  c3709d339aff2522
+#   text hash     cf4c234a3cf870a5
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ff58624f64c264ac
-#   text hash     2484a745a5100b76
+#   content hash  c3709d339aff2522
+#   text hash     a5cd08ef1e4e1ae8
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

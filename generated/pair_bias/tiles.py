@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ff58624f64c264ac
-#   text hash     4cc5eca0a8ee20cb
+#   content hash  c3709d339aff2522
+#   text hash     62f9d8f2bd8a7989
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d81252edd687341b
-#   text hash     2194b020403d4fba
+#   content hash  c990bda4d14a9699
+#   text hash     09318629d8198dc3
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

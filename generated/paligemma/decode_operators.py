@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d81252edd687341b
-#   text hash     e15a2e62ded86b6e
+#   content hash  c990bda4d14a9699
+#   text hash     568bab5d72f389f3
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d81252edd687341b
-#   text hash     d64d37e66a8d560d
+#   content hash  c990bda4d14a9699
+#   text hash     3e46ad49c0c42926
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d81252edd687341b
-#   text hash     77f7080856dea38a
+#   content hash  c990bda4d14a9699
+#   text hash     cb40a278e9ca9092
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

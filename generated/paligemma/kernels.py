@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d81252edd687341b
-#   text hash     92f51a1e7f4a6428
+#   content hash  c990bda4d14a9699
+#   text hash     1a3d020bbf394da0
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

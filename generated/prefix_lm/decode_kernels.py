@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8867defbef594cda
-#   text hash     89792550454908a6
+#   content hash  a4583cc4fe3df4ca
+#   text hash     13bfaa82cb8db8da
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

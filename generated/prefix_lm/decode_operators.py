@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8867defbef594cda
-#   text hash     a606f092ea8a1141
+#   content hash  a4583cc4fe3df4ca
+#   text hash     c262a39d4e2e9ba0
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8867defbef594cda
-#   text hash     a551420cd1986151
+#   content hash  a4583cc4fe3df4ca
+#   text hash     33fce14112e26361
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8867defbef594cda
-#   text hash     33be244f85aa77ce
+#   content hash  a4583cc4fe3df4ca
+#   text hash     012288ba209acbd7
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8867defbef594cda
-#   text hash     6c2faacf9e0ea7c3
+#   content hash  a4583cc4fe3df4ca
+#   text hash     b5b99f935e3d3714
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

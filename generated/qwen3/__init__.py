@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  aac22ff0391803e7
-#   text hash     4a59ff8bcd1192fe
+#   content hash  cad443949396d049
+#   text hash     54adb9ce28c3a600
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

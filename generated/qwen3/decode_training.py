@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  aac22ff0391803e7
-#   text hash     69c3fbe98696572c
+#   content hash  cad443949396d049
+#   text hash     4f25794ecec8ac5d
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

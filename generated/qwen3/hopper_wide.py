@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  aac22ff0391803e7
-#   text hash     37a01d01c416ad36
+#   content hash  cad443949396d049
+#   text hash     51e1652e9ca90c6e
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

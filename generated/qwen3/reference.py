@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  aac22ff0391803e7
-#   text hash     3728879d0c50807c
+#   content hash  cad443949396d049
+#   text hash     6fc6513543e5b6f3
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  aac22ff0391803e7
-#   text hash     99760fea83ebc573
+#   content hash  cad443949396d049
+#   text hash     cd73ceefe6b195fa
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

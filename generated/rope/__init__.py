@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  edc0b0c72a500fc9
-#   text hash     c5b9dab103bd7b0c
+#   content hash  47da01a332ec100b
+#   text hash     74c5db8fbd80aa09
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  edc0b0c72a500fc9
-#   text hash     c9c240dc959e28aa
+#   content hash  47da01a332ec100b
+#   text hash     30fdcc0e2fa6c6a2
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

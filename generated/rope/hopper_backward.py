@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  edc0b0c72a500fc9
-#   text hash     5363895700a1765b
+#   content hash  47da01a332ec100b
+#   text hash     7fbe326221391b50
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

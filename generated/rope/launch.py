@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  edc0b0c72a500fc9
-#   text hash     acb164b21bd1fe3b
+#   content hash  47da01a332ec100b
+#   text hash     10a65369b4f8dea8
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

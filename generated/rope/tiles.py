@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  edc0b0c72a500fc9
-#   text hash     c599f6771774e451
+#   content hash  47da01a332ec100b
+#   text hash     524bfee828490490
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3523f1b25f14ebe9
-#   text hash     72c015fe7979d62a
+#   content hash  bbd8323107b4f114
+#   text hash     e350bc779741a8f8
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

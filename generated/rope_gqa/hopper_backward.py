@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3523f1b25f14ebe9
-#   text hash     a87067e9690adb16
+#   content hash  bbd8323107b4f114
+#   text hash     a136dff8da6fa473
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3523f1b25f14ebe9
-#   text hash     c062b68f654e7aec
+#   content hash  bbd8323107b4f114
+#   text hash     f50958fa7672d7f9
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

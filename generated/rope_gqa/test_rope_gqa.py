@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3523f1b25f14ebe9
-#   text hash     53069044f503738c
+#   content hash  bbd8323107b4f114
+#   text hash     b1c9a84e7baaa222
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

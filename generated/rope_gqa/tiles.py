@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3523f1b25f14ebe9
-#   text hash     9546f5f8ac4db936
+#   content hash  bbd8323107b4f114
+#   text hash     220080da96cadb9e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3d0383bd905c5a58
-#   text hash     0006c7e6beccb3d0
+#   content hash  cd93c33c6537408e
+#   text hash     150c43c657a1547e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3d0383bd905c5a58
-#   text hash     4cc6a90dd281a0a8
+#   content hash  cd93c33c6537408e
+#   text hash     1f5b2b5ff9901e1a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3d0383bd905c5a58
-#   text hash     517e7b5549d5b7e1
+#   content hash  cd93c33c6537408e
+#   text hash     9154e23cd4e4f3e2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

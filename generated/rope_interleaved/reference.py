@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3d0383bd905c5a58
-#   text hash     44de62155b1eb185
+#   content hash  cd93c33c6537408e
+#   text hash     387d11b7a328f532
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

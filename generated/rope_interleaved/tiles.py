@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3d0383bd905c5a58
-#   text hash     ab01e6ed107e2194
+#   content hash  cd93c33c6537408e
+#   text hash     73ce65b9575a1189
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9d19a62e86c0e60b
-#   text hash     42251786ce2d9173
+#   content hash  6b5847813fc8afdd
+#   text hash     c22ade1af6cf9703
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9d19a62e86c0e60b
-#   text hash     3a2f480a81f8b3c2
+#   content hash  6b5847813fc8afdd
+#   text hash     531bb08e941f3eb1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

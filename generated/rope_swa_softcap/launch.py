@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9d19a62e86c0e60b
-#   text hash     a4130e85aacb73ed
+#   content hash  6b5847813fc8afdd
+#   text hash     a9dc8e88cab84346
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

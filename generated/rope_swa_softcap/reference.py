@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9d19a62e86c0e60b
-#   text hash     d392c1bafd75a95b
+#   content hash  6b5847813fc8afdd
+#   text hash     9debb31518a75c4e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9d19a62e86c0e60b
-#   text hash     45c441f3810a9bd7
+#   content hash  6b5847813fc8afdd
+#   text hash     b797d12045bf68f5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ad900d4a95697351
-#   text hash     08d962edaa4acbd9
+#   content hash  5fd58b0d40a021cd
+#   text hash     1ec826b70f2c43a4
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

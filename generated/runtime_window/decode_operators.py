@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ad900d4a95697351
-#   text hash     728f4f19ad4de6a4
+#   content hash  5fd58b0d40a021cd
+#   text hash     3420ac48b0ddb66b
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ad900d4a95697351
-#   text hash     45d3e69536963ca6
+#   content hash  5fd58b0d40a021cd
+#   text hash     d463e66520241cb4
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ad900d4a95697351
-#   text hash     2a26d8be358a5018
+#   content hash  5fd58b0d40a021cd
+#   text hash     3d0f23c74adab7d0
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ad900d4a95697351
-#   text hash     690401bcde08d555
+#   content hash  5fd58b0d40a021cd
+#   text hash     7248a9106d95f05a
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

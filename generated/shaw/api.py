@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  937df5d53f67e71e
-#   text hash     9dbef2c6e912f044
+#   content hash  c0de48f7601dedc8
+#   text hash     c49ed192bbe7a0be
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  937df5d53f67e71e
-#   text hash     6a7f6994fe9d3feb
+#   content hash  c0de48f7601dedc8
+#   text hash     96a86ccc20e33026
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  937df5d53f67e71e
-#   text hash     4d967affe88e715f
+#   content hash  c0de48f7601dedc8
+#   text hash     fbbdd20bd3169ee7
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

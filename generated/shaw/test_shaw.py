@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  937df5d53f67e71e
-#   text hash     8a74c93408f3e154
+#   content hash  c0de48f7601dedc8
+#   text hash     32bce8ac18dce9fd
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

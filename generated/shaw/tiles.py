@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  937df5d53f67e71e
-#   text hash     e6bbeb58c3aea09b
+#   content hash  c0de48f7601dedc8
+#   text hash     3f124057ef031711
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f12ecf0c04733173
-#   text hash     7ed175b1ceca8595
+#   content hash  47c2c79f9bb846cb
+#   text hash     0f9302605508e2cf
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f12ecf0c04733173
-#   text hash     c0aeff94a47a31b4
+#   content hash  47c2c79f9bb846cb
+#   text hash     8a94b6b0a4aa6ac2
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

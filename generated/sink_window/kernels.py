@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f12ecf0c04733173
-#   text hash     75d0d0327064b58f
+#   content hash  47c2c79f9bb846cb
+#   text hash     a9bd5a2a001961bd
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f12ecf0c04733173
-#   text hash     f3f971f000d7bd44
+#   content hash  47c2c79f9bb846cb
+#   text hash     cf9216514af019b6
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f12ecf0c04733173
-#   text hash     f20b28007d2f2188
+#   content hash  47c2c79f9bb846cb
+#   text hash     e4a2623ea4ad86b3
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c6b411e6cf8eb435
-#   text hash     8ac228cf41bf7c46
+#   content hash  28239454307c33b8
+#   text hash     bd5c40a4f5b3cd96
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c6b411e6cf8eb435
-#   text hash     92a9300c096529a5
+#   content hash  28239454307c33b8
+#   text hash     0f7aa0f8512603d9
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

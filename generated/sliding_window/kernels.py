@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c6b411e6cf8eb435
-#   text hash     c1e9bc1a58b83804
+#   content hash  28239454307c33b8
+#   text hash     663055820843d8b3
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c6b411e6cf8eb435
-#   text hash     eb03155740628d80
+#   content hash  28239454307c33b8
+#   text hash     e2da7e59f63d8e0b
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c6b411e6cf8eb435
-#   text hash     9cf0cb4b19ef5e89
+#   content hash  28239454307c33b8
+#   text hash     b50839e00fdfbaff
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

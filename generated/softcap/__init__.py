@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9fa8c239416896a8
-#   text hash     b6c3459cbf1d6034
+#   content hash  5a4d859a7f3725d1
+#   text hash     52dfea844f2fe8bc
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9fa8c239416896a8
-#   text hash     ad680148054bb805
+#   content hash  5a4d859a7f3725d1
+#   text hash     37c70778811b60ef
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9fa8c239416896a8
-#   text hash     8a7bffe8cf9a4571
+#   content hash  5a4d859a7f3725d1
+#   text hash     046e357726150b33
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9fa8c239416896a8
-#   text hash     2b4de11494cbae9d
+#   content hash  5a4d859a7f3725d1
+#   text hash     584f60255f80aca1
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9fa8c239416896a8
-#   text hash     e393a893d465e0f0
+#   content hash  5a4d859a7f3725d1
+#   text hash     c06f96079d3b1071
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3d0866bc210ef202
-#   text hash     1f0a53828400e204
+#   content hash  35b3c390af23811f
+#   text hash     bc63ef1cbf0cd46c
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

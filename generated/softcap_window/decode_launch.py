@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3d0866bc210ef202
-#   text hash     072825f33a388c12
+#   content hash  35b3c390af23811f
+#   text hash     a53f61e02a703dc5
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3d0866bc210ef202
-#   text hash     108f71739c4dac30
+#   content hash  35b3c390af23811f
+#   text hash     3d426b471a814a4c
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

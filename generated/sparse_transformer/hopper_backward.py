@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  16a14dd250f8660c
-#   text hash     fbe957c5650c62a2
+#   content hash  cdaf2040036ef869
+#   text hash     ca0c7611e8688545
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

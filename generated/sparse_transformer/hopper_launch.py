@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  16a14dd250f8660c
-#   text hash     f7ec34a29a01e2c6
+#   content hash  cdaf2040036ef869
+#   text hash     8ad2627b8ff2bf58
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

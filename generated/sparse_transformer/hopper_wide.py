@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  16a14dd250f8660c
-#   text hash     2db8690d1ec8f846
+#   content hash  cdaf2040036ef869
+#   text hash     a522cb661bec7b43
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

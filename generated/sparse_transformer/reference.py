@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  16a14dd250f8660c
-#   text hash     6afdce1ecae95150
+#   content hash  cdaf2040036ef869
+#   text hash     85fddd27bf0fa7c1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

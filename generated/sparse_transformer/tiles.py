@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  16a14dd250f8660c
-#   text hash     b3f19e373e9908f6
+#   content hash  cdaf2040036ef869
+#   text hash     eb49c0a333f618d5
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  99a3d7cb01aa6c94
-#   text hash     4c298b9f823d8d0f
+#   content hash  ce643f81337d1e69
+#   text hash     52be4180ee3450e4
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

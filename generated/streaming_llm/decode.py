@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  99a3d7cb01aa6c94
-#   text hash     8c29109b034056dc
+#   content hash  ce643f81337d1e69
+#   text hash     9c037ed9f5fd3cef
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  99a3d7cb01aa6c94
-#   text hash     0775fbe689bf2699
+#   content hash  ce643f81337d1e69
+#   text hash     6790551440435b96
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  99a3d7cb01aa6c94
-#   text hash     933f05c99d7bf97d
+#   content hash  ce643f81337d1e69
+#   text hash     6b5165aec6fa83b0
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

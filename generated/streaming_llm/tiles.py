@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  99a3d7cb01aa6c94
-#   text hash     01c218292f403d98
+#   content hash  ce643f81337d1e69
+#   text hash     a8cb441cc85610f4
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cd70a302a371fade
-#   text hash     e411d4bb92ba2529
+#   content hash  73771f8d2dcba515
+#   text hash     0459106550c9c4bd
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cd70a302a371fade
-#   text hash     23bc75f230cb85bd
+#   content hash  73771f8d2dcba515
+#   text hash     2a257474cda4c0d9
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

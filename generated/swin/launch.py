@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cd70a302a371fade
-#   text hash     3860eb5d4a3cd2ef
+#   content hash  73771f8d2dcba515
+#   text hash     ba42e4fd9a5f3973
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

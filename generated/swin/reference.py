@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cd70a302a371fade
-#   text hash     ab6d6763791a8205
+#   content hash  73771f8d2dcba515
+#   text hash     b0977aeb33457709
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

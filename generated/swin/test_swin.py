@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cd70a302a371fade
-#   text hash     591e1ac22e837b2f
+#   content hash  73771f8d2dcba515
+#   text hash     f214c344b16cace8
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

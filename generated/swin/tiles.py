@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cd70a302a371fade
-#   text hash     e732098138ff2380
+#   content hash  73771f8d2dcba515
+#   text hash     3b2d851abbfbe9a3
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f673320354548a90
-#   text hash     d95a636fdcbfb2ef
+#   content hash  1a13d58a8321a13a
+#   text hash     aaceb144047a47e9
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f673320354548a90
-#   text hash     13ac1ebae9959a02
+#   content hash  1a13d58a8321a13a
+#   text hash     7e6fab6991665e89
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

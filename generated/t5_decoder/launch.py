@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f673320354548a90
-#   text hash     1f80e3c54ad51377
+#   content hash  1a13d58a8321a13a
+#   text hash     569b13eb886bac07
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f673320354548a90
-#   text hash     b584bb9212ba9346
+#   content hash  1a13d58a8321a13a
+#   text hash     f57eec67addb67ae
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

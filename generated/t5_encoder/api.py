@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7a5f76b3c2072a92
-#   text hash     105b1d2ae34e99bf
+#   content hash  6619f98fa8574830
+#   text hash     5a320f6af00fdd75
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

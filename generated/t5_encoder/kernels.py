@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7a5f76b3c2072a92
-#   text hash     bd323ff8482ef98c
+#   content hash  6619f98fa8574830
+#   text hash     d89ab4d93df4e432
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7a5f76b3c2072a92
-#   text hash     ea8deaea339472c7
+#   content hash  6619f98fa8574830
+#   text hash     652ae3551609055d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7a5f76b3c2072a92
-#   text hash     0b38f0a0381cec31
+#   content hash  6619f98fa8574830
+#   text hash     bb44927ee0b5838b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7a5f76b3c2072a92
-#   text hash     50f9d7eb329a2d11
+#   content hash  6619f98fa8574830
+#   text hash     dcd35df45e8fb40d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  78cd98ea2c3cf7f8
-#   text hash     f6f601dc802d1979
+#   content hash  544226f30c2ec152
+#   text hash     e08e85d900c9dd37
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

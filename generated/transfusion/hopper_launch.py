@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  78cd98ea2c3cf7f8
-#   text hash     e1cefb1800daf752
+#   content hash  544226f30c2ec152
+#   text hash     8198b24e3578083b
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

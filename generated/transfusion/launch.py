@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  78cd98ea2c3cf7f8
-#   text hash     fa76837c2e01fb60
+#   content hash  544226f30c2ec152
+#   text hash     320edf1de6b2cd00
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

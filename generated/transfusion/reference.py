@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  78cd98ea2c3cf7f8
-#   text hash     3e3110025c0b3975
+#   content hash  544226f30c2ec152
+#   text hash     293d4dfd1641dc6f
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  78cd98ea2c3cf7f8
-#   text hash     36a554def1cdec5e
+#   content hash  544226f30c2ec152
+#   text hash     1204f42ae7ed5a71
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

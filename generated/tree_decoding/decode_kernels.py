@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4e47a4e7c1323de5
-#   text hash     c0e04b08959ca052
+#   content hash  b52ca01ae17a359c
+#   text hash     d0fdce307ca7e296
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

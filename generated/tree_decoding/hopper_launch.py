@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4e47a4e7c1323de5
-#   text hash     1cb9cd12ff0531f9
+#   content hash  b52ca01ae17a359c
+#   text hash     21960b0babf534bb
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

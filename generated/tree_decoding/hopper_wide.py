@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4e47a4e7c1323de5
-#   text hash     d52b14fb2dd3a9a2
+#   content hash  b52ca01ae17a359c
+#   text hash     b61c07137734290e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4e47a4e7c1323de5
-#   text hash     9af47f274b0926cd
+#   content hash  b52ca01ae17a359c
+#   text hash     99fe3f679bd2f8ee
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4e47a4e7c1323de5
-#   text hash     bc6004d9a35d64d4
+#   content hash  b52ca01ae17a359c
+#   text hash     81918d3ca274b302
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

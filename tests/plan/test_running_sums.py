@@ -59,6 +59,19 @@ def test_a_large_value_hides_nothing_from_queries_before_it(tmp_path: Path) -> N
     torch.testing.assert_close(got, expected, rtol=1e-2, atol=1e-2)
 
 
+def test_sums_of_bfloat16_learn(tmp_path: Path) -> None:
+    """Also where kernels are interpreted, beside q, k and v in float32."""
+    write(RandomSpec("short", "name: short\nmask: [causal]\nscore: [log_decay]\n"), tmp_path)
+    module = suite(tmp_path, "short")
+    inputs = module.make_inputs(module.SMALL)
+    decay = inputs["log_decay"].bfloat16().index_fill(1, torch.tensor([9], device=DEVICE), -math.inf)
+    found = []
+    for attend in (module.checks.attention, module.checks.reference):
+        out = attend(**inputs | {"log_decay": decay.requires_grad_()})
+        found.append(torch.autograd.grad(out.square().sum(), decay)[0])
+    torch.testing.assert_close(*found, rtol=2e-2, atol=2e-2)
+
+
 def test_gradients_by_pairs_see_documents_without_a_mask(tmp_path: Path) -> None:
     path = tmp_path / "both.yaml"
     path.write_text("name: both\nscore: [log_decay, bias]\n")

@@ -26,8 +26,7 @@ columns reached in the same turns. Under a peer stands its time by ours, forward
 does under `portable` and `hopper`, a package's kernels for all GPUs and those for Hopper GPUs, each by itself; a star
 marks those that a call takes. MiB are what a call takes at its peak beside inputs and outputs, gradients among them.
 What was tried and did not pay is in [the notes](../benchmarks/NOTES.md), what each step of the algorithm brought in
-[the archaeology](archaeology.md). The backward pass of `packed_log_decay` was measured before kernels for Hopper GPUs
-made sums of rows: see "Gradients of running sums" in the notes.
+[the archaeology](archaeology.md).
 """
 
 

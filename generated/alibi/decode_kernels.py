@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dacd8a0bab4100f6
-#   text hash     ee84e86a2124d8f8
+#   content hash  476b4159b0012281
+#   text hash     a90cfdd95c071a07
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

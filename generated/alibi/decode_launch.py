@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dacd8a0bab4100f6
-#   text hash     9fa8461caad7c9d1
+#   content hash  476b4159b0012281
+#   text hash     800681782c057e05
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dacd8a0bab4100f6
-#   text hash     16a30f0ee08752d1
+#   content hash  476b4159b0012281
+#   text hash     2ea4dfa01a7397b1
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

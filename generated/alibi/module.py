@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dacd8a0bab4100f6
-#   text hash     b2cbaaa65686c17e
+#   content hash  476b4159b0012281
+#   text hash     5ded26a4b630c77d
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

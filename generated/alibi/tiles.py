@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dacd8a0bab4100f6
-#   text hash     70c54a0d6ffd3880
+#   content hash  476b4159b0012281
+#   text hash     71b456faa749e436
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

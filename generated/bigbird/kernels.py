@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0a26a475fc5c27e2
-#   text hash     a208cfda8e1d2a72
+#   content hash  f2b94fd5d32e213d
+#   text hash     736721ae2bc1811a
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0a26a475fc5c27e2
-#   text hash     56c99dfa54b86de3
+#   content hash  f2b94fd5d32e213d
+#   text hash     38fec04dd41d7ef6
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0a26a475fc5c27e2
-#   text hash     cb0abca96002aab4
+#   content hash  f2b94fd5d32e213d
+#   text hash     90d57a611a77bed0
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

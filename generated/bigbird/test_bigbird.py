@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0a26a475fc5c27e2
-#   text hash     71fef843e261c2a4
+#   content hash  f2b94fd5d32e213d
+#   text hash     ae48656a4dc4c20a
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

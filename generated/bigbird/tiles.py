@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0a26a475fc5c27e2
-#   text hash     eeadea7a1dadc589
+#   content hash  f2b94fd5d32e213d
+#   text hash     a445f7ac14ae7a7c
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

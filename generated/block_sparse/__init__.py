@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9bc3d803a8db1d20
-#   text hash     00052a9c1f072b40
+#   content hash  599af229d59876eb
+#   text hash     881609b600038583
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9bc3d803a8db1d20
-#   text hash     c40faf0013145b24
+#   content hash  599af229d59876eb
+#   text hash     053b5e71e739fd25
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9bc3d803a8db1d20
-#   text hash     38ff913f40da33d4
+#   content hash  599af229d59876eb
+#   text hash     3f9bdc537db85cf9
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9bc3d803a8db1d20
-#   text hash     f6debfb8a7eeffed
+#   content hash  599af229d59876eb
+#   text hash     4a6411ef1039b127
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

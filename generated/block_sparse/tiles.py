@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9bc3d803a8db1d20
-#   text hash     01f000ca31ac8405
+#   content hash  599af229d59876eb
+#   text hash     a1dcf7fac8f5e25c
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ed76061f659ac126
-#   text hash     80e2ce16de394fc7
+#   content hash  33fca895544305be
+#   text hash     94264bed8933aff9
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ed76061f659ac126
-#   text hash     a101dbd6fe39eaf6
+#   content hash  33fca895544305be
+#   text hash     54eeb7a6188a47bd
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

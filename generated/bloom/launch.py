@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ed76061f659ac126
-#   text hash     554dfa433d0a312f
+#   content hash  33fca895544305be
+#   text hash     0a51b0b4c93da6d8
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ed76061f659ac126
-#   text hash     e6cf5b3d0b387837
+#   content hash  33fca895544305be
+#   text hash     470a1965c9b1038b
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

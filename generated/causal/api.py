@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c7d7bb4e77973834
-#   text hash     f09830922b8bb682
+#   content hash  0b8798225b79e78c
+#   text hash     63b4676f91572871
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

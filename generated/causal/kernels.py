@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c7d7bb4e77973834
-#   text hash     ad3f63de790e8149
+#   content hash  0b8798225b79e78c
+#   text hash     f3e255bbd9b5cf2c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c7d7bb4e77973834
-#   text hash     743b308cd55e6183
+#   content hash  0b8798225b79e78c
+#   text hash     dca941334112f4bd
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

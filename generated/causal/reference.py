@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c7d7bb4e77973834
-#   text hash     c64017071a983e67
+#   content hash  0b8798225b79e78c
+#   text hash     46057f70b77f9c69
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c7d7bb4e77973834
-#   text hash     44efc026075e47c7
+#   content hash  0b8798225b79e78c
+#   text hash     119cdec9e32dea87
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

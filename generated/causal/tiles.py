@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c7d7bb4e77973834
-#   text hash     129f9084aa7ce97c
+#   content hash  0b8798225b79e78c
+#   text hash     2d3673479accc0bb
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

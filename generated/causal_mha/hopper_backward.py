@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e93241ea6e4d615e
-#   text hash     b3efef50aa471918
+#   content hash  20b447996c8cb2c2
+#   text hash     55cbf24d148943d9
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e93241ea6e4d615e
-#   text hash     237e11dfce2d0803
+#   content hash  20b447996c8cb2c2
+#   text hash     9018d667b23c6bc7
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e93241ea6e4d615e
-#   text hash     1ea7208e4c5717e8
+#   content hash  20b447996c8cb2c2
+#   text hash     ff455e3ece16aacc
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

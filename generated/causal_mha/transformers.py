@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e93241ea6e4d615e
-#   text hash     905cc517e9362414
+#   content hash  20b447996c8cb2c2
+#   text hash     b51bf726cdd32d70
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

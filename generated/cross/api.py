@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  05f32f64f9677489
-#   text hash     c43e4bd44b8adcd3
+#   content hash  05eee97ecaf75fbe
+#   text hash     08af66353a4871df
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  05f32f64f9677489
-#   text hash     737f0900629ae23a
+#   content hash  05eee97ecaf75fbe
+#   text hash     6a9effdf3954a5fc
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  05f32f64f9677489
-#   text hash     84c92eb8edf48573
+#   content hash  05eee97ecaf75fbe
+#   text hash     3a6e4f1e78328ae2
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  05f32f64f9677489
-#   text hash     feb575bcafd692fa
+#   content hash  05eee97ecaf75fbe
+#   text hash     727d72ac113cdf2a
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

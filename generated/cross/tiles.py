@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  05f32f64f9677489
-#   text hash     e1f61e9d618ac426
+#   content hash  05eee97ecaf75fbe
+#   text hash     eff9fc8fbb674a80
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  836b92851b641184
-#   text hash     2d32a5c410e64d37
+#   content hash  146aa99f5a4bab79
+#   text hash     bbaf63f9f514dc39
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  836b92851b641184
-#   text hash     0803d862cc07fd75
+#   content hash  146aa99f5a4bab79
+#   text hash     49b785af23f35e28
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

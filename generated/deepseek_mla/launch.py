@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  836b92851b641184
-#   text hash     d6b4abf0e231a0f6
+#   content hash  146aa99f5a4bab79
+#   text hash     41df5184da4c057f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  836b92851b641184
-#   text hash     05a93c5c0cffc759
+#   content hash  146aa99f5a4bab79
+#   text hash     25f3b0e3add1dec6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  836b92851b641184
-#   text hash     5cb3d6527b6549a4
+#   content hash  146aa99f5a4bab79
+#   text hash     1ce93bc402545cd4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  61bf140772a62cb1
-#   text hash     2e43e48034d03c0d
+#   content hash  5898824168694522
+#   text hash     4af28ff229a74fab
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

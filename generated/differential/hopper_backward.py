@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5ec0b61f51054a52
-#   text hash     4c931d38b9726487
+#   content hash  17b65aa89d05cf1f
+#   text hash     82f5c0dfe35e195e
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5ec0b61f51054a52
-#   text hash     af9c21bfcd1f0e22
+#   content hash  17b65aa89d05cf1f
+#   text hash     7f3aa24c54b8d8b4
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

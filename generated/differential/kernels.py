@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5ec0b61f51054a52
-#   text hash     c88a9b01466c335f
+#   content hash  17b65aa89d05cf1f
+#   text hash     a454a3607c7028c9
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5ec0b61f51054a52
-#   text hash     022d4536c7d8a22d
+#   content hash  17b65aa89d05cf1f
+#   text hash     f904a2033a30c450
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

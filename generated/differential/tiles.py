@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5ec0b61f51054a52
-#   text hash     1e40b05f7ab40abf
+#   content hash  17b65aa89d05cf1f
+#   text hash     197b304034e4ec81
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a2c9c1710e58463c
-#   text hash     885af362367273f9
+#   content hash  343bd3a250c67dff
+#   text hash     0de6a03b09a59808
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

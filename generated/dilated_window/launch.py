@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a2c9c1710e58463c
-#   text hash     4519ceea276e7dbc
+#   content hash  343bd3a250c67dff
+#   text hash     bbd9414224540210
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a2c9c1710e58463c
-#   text hash     e536526bfc08f0c8
+#   content hash  343bd3a250c67dff
+#   text hash     04981f53db550c97
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a2c9c1710e58463c
-#   text hash     818042d044e91971
+#   content hash  343bd3a250c67dff
+#   text hash     4cf878b423a6fa80
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

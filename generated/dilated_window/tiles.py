@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a2c9c1710e58463c
-#   text hash     c16aa95a2d7a02c0
+#   content hash  343bd3a250c67dff
+#   text hash     acf1a52e98efaa25
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f38df3b98ccbec2d
-#   text hash     84839951545f9f90
+#   content hash  48c56edcdaf5b2bd
+#   text hash     747cf18fda25606b
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f38df3b98ccbec2d
-#   text hash     c54d0094662d54b7
+#   content hash  48c56edcdaf5b2bd
+#   text hash     6b3d3bd0efbe0053
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f38df3b98ccbec2d
-#   text hash     14d7512f7b870f2c
+#   content hash  48c56edcdaf5b2bd
+#   text hash     8c7aee5d23c14ac9
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f38df3b98ccbec2d
-#   text hash     959de2efb34e8a00
+#   content hash  48c56edcdaf5b2bd
+#   text hash     eb07073fb5abf105
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f38df3b98ccbec2d
-#   text hash     7e828f0f836304d3
+#   content hash  48c56edcdaf5b2bd
+#   text hash     7aac25066015e51d
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

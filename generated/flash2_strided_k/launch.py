@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ba6895e30777271b
-#   text hash     ebcfb8d66f6f6973
+#   content hash  c45914c265ae6a32
+#   text hash     887bd6d0bb9b4b60
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

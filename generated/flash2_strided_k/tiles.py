@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ba6895e30777271b
-#   text hash     2e3114fe72835b23
+#   content hash  c45914c265ae6a32
+#   text hash     fb3604ee8e4e202c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  23e996e5ddd43b22
-#   text hash     10d7d37368b8867e
+#   content hash  3842d1bd1c693748
+#   text hash     fc0b752b32a57634
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  23e996e5ddd43b22
-#   text hash     111de35096ba7de9
+#   content hash  3842d1bd1c693748
+#   text hash     19c13bf6362a64e7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  23e996e5ddd43b22
-#   text hash     3cc2d03349856f16
+#   content hash  3842d1bd1c693748
+#   text hash     bc625317ff83d4b8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1b22c7b42808c60c
-#   text hash     879a8c2060a628b1
+#   content hash  c5841e1ab50baec5
+#   text hash     0185fc6412bb0a77
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1b22c7b42808c60c
-#   text hash     71a6b07ca12d0bb1
+#   content hash  c5841e1ab50baec5
+#   text hash     88c14d29c99ada82
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1b22c7b42808c60c
-#   text hash     0c8e7cdc00aae1c4
+#   content hash  c5841e1ab50baec5
+#   text hash     88fbe8bb8a4d54d6
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

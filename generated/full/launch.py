@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1b22c7b42808c60c
-#   text hash     074b0800911828b3
+#   content hash  c5841e1ab50baec5
+#   text hash     f6b2bb12849484fb
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1b22c7b42808c60c
-#   text hash     adcf1c72d23585a1
+#   content hash  c5841e1ab50baec5
+#   text hash     2d9e092ebc4afc99
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  143817ec16962ab3
-#   text hash     aad5f736fdcd28eb
+#   content hash  0de5a92a561e6374
+#   text hash     0e71cbb7923af4df
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  143817ec16962ab3
-#   text hash     f359a8f41daac5fc
+#   content hash  0de5a92a561e6374
+#   text hash     3b8d6575e539d9d6
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  143817ec16962ab3
-#   text hash     a6d212babbf5eeda
+#   content hash  0de5a92a561e6374
+#   text hash     19dd124d48e77d0d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  143817ec16962ab3
-#   text hash     7eee8b972869fd90
+#   content hash  0de5a92a561e6374
+#   text hash     7a538091e0898208
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

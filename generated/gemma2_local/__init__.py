@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0d65b71e2731ce2a
-#   text hash     845737d4530ec745
+#   content hash  8e4eb4a7a8f6ffa1
+#   text hash     1bff0100b97836ef
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0d65b71e2731ce2a
-#   text hash     777ff57d778fd873
+#   content hash  8e4eb4a7a8f6ffa1
+#   text hash     3f4eb6cc65a5e3b0
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

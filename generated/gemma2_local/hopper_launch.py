@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0d65b71e2731ce2a
-#   text hash     b08ad13ed03d99d0
+#   content hash  8e4eb4a7a8f6ffa1
+#   text hash     ac6c051f99a5f8f7
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

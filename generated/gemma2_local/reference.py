@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0d65b71e2731ce2a
-#   text hash     a56d7622af457748
+#   content hash  8e4eb4a7a8f6ffa1
+#   text hash     6074ab3d61200ea6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

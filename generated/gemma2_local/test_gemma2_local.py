@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0d65b71e2731ce2a
-#   text hash     db66975a60d0f8f4
+#   content hash  8e4eb4a7a8f6ffa1
+#   text hash     669908cd42a5edae
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

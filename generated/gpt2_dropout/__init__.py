@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  79e84a9c3a714107
-#   text hash     17b1d51223103e8d
+#   content hash  c395a929f31a5956
+#   text hash     5666cdebc130b53f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  79e84a9c3a714107
-#   text hash     bd6141a78d0b0f2b
+#   content hash  c395a929f31a5956
+#   text hash     0855707488be872a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

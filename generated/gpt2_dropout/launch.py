@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  79e84a9c3a714107
-#   text hash     384786e80eb225cb
+#   content hash  c395a929f31a5956
+#   text hash     25d2325047714bce
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  79e84a9c3a714107
-#   text hash     468cb1438e3fa8b5
+#   content hash  c395a929f31a5956
+#   text hash     4dbf36b558e7663d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  79e84a9c3a714107
-#   text hash     4b17c5ffc428e298
+#   content hash  c395a929f31a5956
+#   text hash     9a4d0fac89000a3c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2f0ced02d875abee
-#   text hash     c34e5385c19e640e
+#   content hash  3b91ef4c24f673ec
+#   text hash     a2556e87d0c33dcf
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

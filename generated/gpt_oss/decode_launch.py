@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2f0ced02d875abee
-#   text hash     ab4d957688e40178
+#   content hash  3b91ef4c24f673ec
+#   text hash     67f22e89f3b85245
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2f0ced02d875abee
-#   text hash     4f01cfedac255426
+#   content hash  3b91ef4c24f673ec
+#   text hash     4d31845fac0bcfc0
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

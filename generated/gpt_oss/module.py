@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2f0ced02d875abee
-#   text hash     acea8f4d2a8c2318
+#   content hash  3b91ef4c24f673ec
+#   text hash     0e387d33a0bde58e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

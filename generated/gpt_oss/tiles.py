@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2f0ced02d875abee
-#   text hash     d39813e81ea92810
+#   content hash  3b91ef4c24f673ec
+#   text hash     0729fcfddbb48a48
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  76027999d88ef11e
-#   text hash     8e0facc81e8eab44
+#   content hash  74a5697feaf8c110
+#   text hash     49990586850d2599
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

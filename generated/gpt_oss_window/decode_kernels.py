@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  76027999d88ef11e
-#   text hash     a901ddc8326da00c
+#   content hash  74a5697feaf8c110
+#   text hash     5acc2361dd928203
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  76027999d88ef11e
-#   text hash     89d175ffef5e51c8
+#   content hash  74a5697feaf8c110
+#   text hash     d15d65bf654d77d2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

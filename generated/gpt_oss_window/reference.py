@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  76027999d88ef11e
-#   text hash     1c795ac05c2f645a
+#   content hash  74a5697feaf8c110
+#   text hash     e00985bbcd2cb4c2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  76027999d88ef11e
-#   text hash     4f58797d479ad673
+#   content hash  74a5697feaf8c110
+#   text hash     0e9aa024d30b23c9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

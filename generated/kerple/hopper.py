@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5d6dd927b1a43ea9
-#   text hash     6351a25ec902ea35
+#   content hash  17a141a5005d9a2e
+#   text hash     dde2cb8a51985bde
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5d6dd927b1a43ea9
-#   text hash     1ed116b1380805aa
+#   content hash  17a141a5005d9a2e
+#   text hash     69fd1617c0553da9
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

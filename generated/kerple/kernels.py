@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5d6dd927b1a43ea9
-#   text hash     db21d437cd6d5705
+#   content hash  17a141a5005d9a2e
+#   text hash     507239c876bf2439
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5d6dd927b1a43ea9
-#   text hash     6ba15a4ba956a1f6
+#   content hash  17a141a5005d9a2e
+#   text hash     2bf45b0c1713c05d
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

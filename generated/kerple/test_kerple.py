@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5d6dd927b1a43ea9
-#   text hash     b3bcba5d7c101052
+#   content hash  17a141a5005d9a2e
+#   text hash     3c8db77288c8707d
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

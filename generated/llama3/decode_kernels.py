@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  68a5b340b22ecc9b
-#   text hash     9a9fe3d70a8ec1c5
+#   content hash  0362d04873bc0a1c
+#   text hash     ab4d1da8d75fe6ad
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  68a5b340b22ecc9b
-#   text hash     4b45cef3890d0270
+#   content hash  0362d04873bc0a1c
+#   text hash     e14e4b8056f1c53f
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

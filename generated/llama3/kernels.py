@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  68a5b340b22ecc9b
-#   text hash     61052d58c8b27735
+#   content hash  0362d04873bc0a1c
+#   text hash     e259e61f89a69db8
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  68a5b340b22ecc9b
-#   text hash     8302c55f244889c8
+#   content hash  0362d04873bc0a1c
+#   text hash     a02ac18f9a5ed6bd
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

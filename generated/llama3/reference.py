@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  68a5b340b22ecc9b
-#   text hash     9416b1a2f09cf59d
+#   content hash  0362d04873bc0a1c
+#   text hash     cf4f9daeeaa29819
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  68a5b340b22ecc9b
-#   text hash     17a82410f12cc4b1
+#   content hash  0362d04873bc0a1c
+#   text hash     b77a82375c7b9193
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -13,7 +13,6 @@ Written for transformers 5.23. A layer whose window, cap, sinks, bias or mask is
 from __future__ import annotations
 
 import types
-import weakref
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e127563a0a859a4f
-#   text hash     63949591bd57ba66
+#   content hash  f265a1942bdde5a1
+#   text hash     e5e579d5e719e604
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

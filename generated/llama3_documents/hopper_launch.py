@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e127563a0a859a4f
-#   text hash     67e1fc13e71f5623
+#   content hash  f265a1942bdde5a1
+#   text hash     d871ed45066afe33
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

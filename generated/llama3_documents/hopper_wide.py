@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e127563a0a859a4f
-#   text hash     28f7135d8bc39037
+#   content hash  f265a1942bdde5a1
+#   text hash     639dcd8a874af2f3
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

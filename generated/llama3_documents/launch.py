@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e127563a0a859a4f
-#   text hash     317fbd7bfee435fc
+#   content hash  f265a1942bdde5a1
+#   text hash     4fbe1a1afbb0d362
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e127563a0a859a4f
-#   text hash     523b552c7aeb9a42
+#   content hash  f265a1942bdde5a1
+#   text hash     bbcba9fbb66171e9
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5a30119ddf2395ea
-#   text hash     e2663175df67053d
+#   content hash  d7638603a4fec8e9
+#   text hash     0f0460f67c937254
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

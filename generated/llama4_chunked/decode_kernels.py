@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5a30119ddf2395ea
-#   text hash     bcd0934fea5a2da8
+#   content hash  d7638603a4fec8e9
+#   text hash     d4b2398b15457b5e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

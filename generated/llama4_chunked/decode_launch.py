@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5a30119ddf2395ea
-#   text hash     72d1a492332cd62d
+#   content hash  d7638603a4fec8e9
+#   text hash     6065b148130e1f6b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5a30119ddf2395ea
-#   text hash     d28a07958b436656
+#   content hash  d7638603a4fec8e9
+#   text hash     4204aa6772407478
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

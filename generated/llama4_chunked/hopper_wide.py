@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5a30119ddf2395ea
-#   text hash     e4c76673b1c8316c
+#   content hash  d7638603a4fec8e9
+#   text hash     1d1f3220985ce48a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

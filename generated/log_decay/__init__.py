@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5957e069f96d5307
-#   text hash     34e2f7cec6228e36
+#   content hash  0f2776afaac191bb
+#   text hash     92faf2832c9e97e8
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

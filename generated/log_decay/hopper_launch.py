@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5957e069f96d5307
-#   text hash     04aee1c9fc795994
+#   content hash  0f2776afaac191bb
+#   text hash     a3652399ff2e5f18
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

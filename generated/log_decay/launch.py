@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5957e069f96d5307
-#   text hash     3097967f9602c56c
+#   content hash  0f2776afaac191bb
+#   text hash     2cd46094aaf80511
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

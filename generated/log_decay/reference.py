@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5957e069f96d5307
-#   text hash     053aa0cdc8633624
+#   content hash  0f2776afaac191bb
+#   text hash     8191df9bcae1a3f9
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

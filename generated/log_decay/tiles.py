@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5957e069f96d5307
-#   text hash     c59d9b957c620e8e
+#   content hash  0f2776afaac191bb
+#   text hash     c8495c374e538d46
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

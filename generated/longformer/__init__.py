@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  934349b3c20711b6
-#   text hash     b2be6b4699dba5bd
+#   content hash  8688be37c8fdf732
+#   text hash     62b96d436f7df4c9
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  934349b3c20711b6
-#   text hash     c382813cb72524d9
+#   content hash  8688be37c8fdf732
+#   text hash     f791b3dfe3c60a24
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  934349b3c20711b6
-#   text hash     025fda9a3afdd666
+#   content hash  8688be37c8fdf732
+#   text hash     994f64c7a8ec6069
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

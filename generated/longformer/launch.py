@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  934349b3c20711b6
-#   text hash     a3e0c6ff7a89e6d4
+#   content hash  8688be37c8fdf732
+#   text hash     5ca60609434ec44c
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

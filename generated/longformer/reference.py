@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  934349b3c20711b6
-#   text hash     720abfc879d53dc2
+#   content hash  8688be37c8fdf732
+#   text hash     0c0c66ebbb0c4780
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  efa1cc8550e5aac4
-#   text hash     bf1e4881bf073f0e
+#   content hash  bd40f0f2018dd4d1
+#   text hash     6774259768e553fe
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  efa1cc8550e5aac4
-#   text hash     3028ea6f54bdee10
+#   content hash  bd40f0f2018dd4d1
+#   text hash     60b48a5ad0e149de
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  efa1cc8550e5aac4
-#   text hash     ce4c5ec081bbd28a
+#   content hash  bd40f0f2018dd4d1
+#   text hash     6238fe526e0e0e3c
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  efa1cc8550e5aac4
-#   text hash     cd05b8e0a51a2f92
+#   content hash  bd40f0f2018dd4d1
+#   text hash     c620d816a3e9819a
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  efa1cc8550e5aac4
-#   text hash     05c8a0d2faaa5950
+#   content hash  bd40f0f2018dd4d1
+#   text hash     a68bf0788beaf801
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -13,7 +13,6 @@ Written for transformers 5.23. A layer whose window, cap, sinks, bias or mask is
 from __future__ import annotations
 
 import types
-import weakref
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface

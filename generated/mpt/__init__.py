@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7b5201ddad130c94
-#   text hash     9f11892c0298d74a
+#   content hash  d6ea8fbc116efe51
+#   text hash     893a8a44757281ab
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7b5201ddad130c94
-#   text hash     3709945a88637fb1
+#   content hash  d6ea8fbc116efe51
+#   text hash     468faea332f6d49f
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

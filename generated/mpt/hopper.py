@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7b5201ddad130c94
-#   text hash     29de10a0f2842ab7
+#   content hash  d6ea8fbc116efe51
+#   text hash     820709b895be0307
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

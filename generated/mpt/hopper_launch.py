@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7b5201ddad130c94
-#   text hash     aad124f2161c4fb3
+#   content hash  d6ea8fbc116efe51
+#   text hash     3d38282c53aa02fe
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

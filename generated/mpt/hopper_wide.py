@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7b5201ddad130c94
-#   text hash     bc5ab90a491e881a
+#   content hash  d6ea8fbc116efe51
+#   text hash     2adbc37be1167ae7
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7b5201ddad130c94
-#   text hash     84b21cc598ecbec7
+#   content hash  d6ea8fbc116efe51
+#   text hash     9aeb49e070508e48
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7b5201ddad130c94
-#   text hash     54b56bb50507353d
+#   content hash  d6ea8fbc116efe51
+#   text hash     c7919eb985968c1a
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e4c8518b227b93fe
-#   text hash     9be635da3d4f3422
+#   content hash  beec5cd94dbd0227
+#   text hash     8a7520fbb5c93e88
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e4c8518b227b93fe
-#   text hash     e2960ac1e2bf6fdc
+#   content hash  beec5cd94dbd0227
+#   text hash     dea5d12540e5cd43
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e4c8518b227b93fe
-#   text hash     f65244ef28a90ffe
+#   content hash  beec5cd94dbd0227
+#   text hash     e41620761ed3bc2b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e4c8518b227b93fe
-#   text hash     6ea3e7f915f74cff
+#   content hash  beec5cd94dbd0227
+#   text hash     212ecc46d1070926
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e4c8518b227b93fe
-#   text hash     8b63c046c237d0ec
+#   content hash  beec5cd94dbd0227
+#   text hash     e3c683bd56bcc03f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  78d3bdc814727532
-#   text hash     6a2f9f12ed275d22
+#   content hash  b832d768297ae85d
+#   text hash     3ca7d82603e62eb4
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

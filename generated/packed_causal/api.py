@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  78d3bdc814727532
-#   text hash     bafa66c39c59a535
+#   content hash  b832d768297ae85d
+#   text hash     cd683eee3ef270b6
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  78d3bdc814727532
-#   text hash     f24b63f54903f8a2
+#   content hash  b832d768297ae85d
+#   text hash     a2fb597bd20b62e7
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  78d3bdc814727532
-#   text hash     d9481c530353fc0d
+#   content hash  b832d768297ae85d
+#   text hash     a209b6b0b627f7a3
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  78d3bdc814727532
-#   text hash     d084ae3b50ead4f8
+#   content hash  b832d768297ae85d
+#   text hash     6daf8c3172699614
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

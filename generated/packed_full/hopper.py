@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c08c9c2ff9e47071
-#   text hash     2bf32c3cb915661a
+#   content hash  59d7f761fd83ced7
+#   text hash     93cf899ddc216faf
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c08c9c2ff9e47071
-#   text hash     92d4205c2ee89623
+#   content hash  59d7f761fd83ced7
+#   text hash     2caed9b1a7c9e2f4
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

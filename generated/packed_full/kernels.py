@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c08c9c2ff9e47071
-#   text hash     6237013bdd0b320d
+#   content hash  59d7f761fd83ced7
+#   text hash     e20ca12ca463b385
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

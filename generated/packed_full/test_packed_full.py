@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c08c9c2ff9e47071
-#   text hash     7ccc0e3d3b384acf
+#   content hash  59d7f761fd83ced7
+#   text hash     16e0b91fbca59930
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c08c9c2ff9e47071
-#   text hash     af8209cdad7a7300
+#   content hash  59d7f761fd83ced7
+#   text hash     88fe2ed93dc32faf
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7c784d9449d1fadb
-#   text hash     dcc16c7835d2d0fd
+#   content hash  4f9148cd52679afc
+#   text hash     f8e3dfddbb82c267
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

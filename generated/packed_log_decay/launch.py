@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7c784d9449d1fadb
-#   text hash     6b7ad44a4bc27c48
+#   content hash  4f9148cd52679afc
+#   text hash     8aaf34c9355e32d8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

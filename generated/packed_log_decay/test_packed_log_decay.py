@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7c784d9449d1fadb
-#   text hash     c7cc5478aca8a2b8
+#   content hash  4f9148cd52679afc
+#   text hash     be7127e888ec4ee9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d40e2119cf93172b
-#   text hash     6837a968441a3868
+#   content hash  a5308784762504c7
+#   text hash     8da2b37c7e631791
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

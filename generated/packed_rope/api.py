@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d40e2119cf93172b
-#   text hash     13e73b1944f4e423
+#   content hash  a5308784762504c7
+#   text hash     6487387261c25d30
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d40e2119cf93172b
-#   text hash     57406940f5d46f79
+#   content hash  a5308784762504c7
+#   text hash     14ea3b7c3b776cce
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d40e2119cf93172b
-#   text hash     4f7fed5a9826ea61
+#   content hash  a5308784762504c7
+#   text hash     db4babb2c9cf0731
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -13,7 +13,6 @@ Written for transformers 5.23. A layer whose window, cap, sinks, bias or mask is
 from __future__ import annotations
 
 import types
-import weakref
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c3709d339aff2522
-#   text hash     cf4c234a3cf870a5
+#   content hash  45feb18154f512cf
+#   text hash     c84be2faed7cfd0a
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

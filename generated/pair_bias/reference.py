@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c3709d339aff2522
-#   text hash     a5cd08ef1e4e1ae8
+#   content hash  45feb18154f512cf
+#   text hash     f10f116379dbe5dd
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c3709d339aff2522
-#   text hash     3e1c058490a22b39
+#   content hash  45feb18154f512cf
+#   text hash     0fa42c642a8fc27c
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c990bda4d14a9699
-#   text hash     de33e1f9ab0e684d
+#   content hash  73ebf51545e3c9c0
+#   text hash     ea573bab7ba4516a
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c990bda4d14a9699
-#   text hash     432370875c76d688
+#   content hash  73ebf51545e3c9c0
+#   text hash     c89d150e9521a8ec
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c990bda4d14a9699
-#   text hash     cb40a278e9ca9092
+#   content hash  73ebf51545e3c9c0
+#   text hash     5b1a41a68141c2a4
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c990bda4d14a9699
-#   text hash     1a3d020bbf394da0
+#   content hash  73ebf51545e3c9c0
+#   text hash     2f1675e7dd78e8aa
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

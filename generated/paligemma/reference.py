@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c990bda4d14a9699
-#   text hash     87d1de188f3a1f0f
+#   content hash  73ebf51545e3c9c0
+#   text hash     5ceb782300953fa9
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a4583cc4fe3df4ca
-#   text hash     8abea3580540e382
+#   content hash  6b08e732c0cdc3a3
+#   text hash     388e8f27dbd080ff
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

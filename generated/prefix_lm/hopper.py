@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a4583cc4fe3df4ca
-#   text hash     6a96153fe96c29e8
+#   content hash  6b08e732c0cdc3a3
+#   text hash     5169466a1df5677b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a4583cc4fe3df4ca
-#   text hash     4e135d0bea39f868
+#   content hash  6b08e732c0cdc3a3
+#   text hash     863316b5aab0ef24
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

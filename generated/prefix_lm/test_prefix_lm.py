@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a4583cc4fe3df4ca
-#   text hash     e5aa7cfa70d03e7f
+#   content hash  6b08e732c0cdc3a3
+#   text hash     3259902218dd6d87
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a4583cc4fe3df4ca
-#   text hash     b5b99f935e3d3714
+#   content hash  6b08e732c0cdc3a3
+#   text hash     5670d5a1cf4a69c1
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

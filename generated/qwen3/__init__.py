@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cad443949396d049
-#   text hash     54adb9ce28c3a600
+#   content hash  2dfb98c59f949828
+#   text hash     111571bea18117ff
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cad443949396d049
-#   text hash     faeb7338e210d10f
+#   content hash  2dfb98c59f949828
+#   text hash     ec3bb2fa9a269a4d
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

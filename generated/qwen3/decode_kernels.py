@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cad443949396d049
-#   text hash     2ecb491ebed15a5a
+#   content hash  2dfb98c59f949828
+#   text hash     2a5ad886ea934755
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cad443949396d049
-#   text hash     f6a1b6c9263660c3
+#   content hash  2dfb98c59f949828
+#   text hash     07af135fcaf6eea2
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

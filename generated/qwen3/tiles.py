@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cad443949396d049
-#   text hash     d5366a557d11f297
+#   content hash  2dfb98c59f949828
+#   text hash     29ac28f30ba2b9ab
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cad443949396d049
-#   text hash     cd73ceefe6b195fa
+#   content hash  2dfb98c59f949828
+#   text hash     5617ed2dd3597241
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -13,7 +13,6 @@ Written for transformers 5.23. A layer whose window, cap, sinks, bias or mask is
 from __future__ import annotations
 
 import types
-import weakref
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  47da01a332ec100b
-#   text hash     30fdcc0e2fa6c6a2
+#   content hash  a261e53fdefcd8ea
+#   text hash     f13112df44bd481a
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

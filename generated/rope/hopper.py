@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  47da01a332ec100b
-#   text hash     d4c46b2588933755
+#   content hash  a261e53fdefcd8ea
+#   text hash     44adcf5c9dd16c5a
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  47da01a332ec100b
-#   text hash     7fbe326221391b50
+#   content hash  a261e53fdefcd8ea
+#   text hash     90d58c855a29376f
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

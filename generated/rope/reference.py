@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  47da01a332ec100b
-#   text hash     20408bdd315664fb
+#   content hash  a261e53fdefcd8ea
+#   text hash     2f3a6ee52c9328ad
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

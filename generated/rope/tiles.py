@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  47da01a332ec100b
-#   text hash     524bfee828490490
+#   content hash  a261e53fdefcd8ea
+#   text hash     a8fcbc24b00582ea
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bbd8323107b4f114
-#   text hash     e1776a3253c20448
+#   content hash  bbd6b0bf78659f35
+#   text hash     5784c34f0bfa26f5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

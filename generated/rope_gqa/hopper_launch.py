@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bbd8323107b4f114
-#   text hash     f50958fa7672d7f9
+#   content hash  bbd6b0bf78659f35
+#   text hash     125920d07daf6fea
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

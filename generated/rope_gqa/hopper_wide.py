@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bbd8323107b4f114
-#   text hash     cd536758f2373385
+#   content hash  bbd6b0bf78659f35
+#   text hash     495c450f59e89a2a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bbd8323107b4f114
-#   text hash     f11b23c9595d9e5d
+#   content hash  bbd6b0bf78659f35
+#   text hash     54ea6bc6b8db7887
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bbd8323107b4f114
-#   text hash     b273ca4d10cdf230
+#   content hash  bbd6b0bf78659f35
+#   text hash     405efb6e059abe7f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

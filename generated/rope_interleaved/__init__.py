@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cd93c33c6537408e
-#   text hash     63a858cd14f51bf6
+#   content hash  97c48770756922b8
+#   text hash     00d67654684b973a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

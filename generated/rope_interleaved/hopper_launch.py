@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cd93c33c6537408e
-#   text hash     1f5b2b5ff9901e1a
+#   content hash  97c48770756922b8
+#   text hash     21f531eb2cceec51
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

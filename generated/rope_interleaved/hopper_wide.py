@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cd93c33c6537408e
-#   text hash     c7f1ea7d9cc6a5dd
+#   content hash  97c48770756922b8
+#   text hash     0059917b11256496
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

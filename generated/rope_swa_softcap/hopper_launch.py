@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6b5847813fc8afdd
-#   text hash     08f91dd87a623f3d
+#   content hash  af2ed66c5389783a
+#   text hash     fa8b3c9dfe9fa2f8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6b5847813fc8afdd
-#   text hash     684448e96ed77f8e
+#   content hash  af2ed66c5389783a
+#   text hash     8d2e7f9c5aec1810
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5fd58b0d40a021cd
-#   text hash     1ec826b70f2c43a4
+#   content hash  efa17b5885b9aef5
+#   text hash     7c5c573e9d5be4a8
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5fd58b0d40a021cd
-#   text hash     6d487a605496a996
+#   content hash  efa17b5885b9aef5
+#   text hash     e830a5e596c9e47b
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5fd58b0d40a021cd
-#   text hash     3d0f23c74adab7d0
+#   content hash  efa17b5885b9aef5
+#   text hash     7173b9562d7a233e
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

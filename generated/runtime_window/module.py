@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5fd58b0d40a021cd
-#   text hash     c642670ad2f9e747
+#   content hash  efa17b5885b9aef5
+#   text hash     6738fe3b80d3f5aa
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

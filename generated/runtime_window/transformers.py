@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5fd58b0d40a021cd
-#   text hash     1723108223f6049f
+#   content hash  efa17b5885b9aef5
+#   text hash     06182521f6210910
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c0de48f7601dedc8
-#   text hash     c49ed192bbe7a0be
+#   content hash  55b1a34cf02965ad
+#   text hash     11bdf2c85ea5c112
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c0de48f7601dedc8
-#   text hash     77b769e46159666d
+#   content hash  55b1a34cf02965ad
+#   text hash     10e4474f1e8eabc9
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c0de48f7601dedc8
-#   text hash     fbbdd20bd3169ee7
+#   content hash  55b1a34cf02965ad
+#   text hash     73170059b81733d4
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

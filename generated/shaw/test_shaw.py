@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c0de48f7601dedc8
-#   text hash     32bce8ac18dce9fd
+#   content hash  55b1a34cf02965ad
+#   text hash     18603674499ff1f2
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

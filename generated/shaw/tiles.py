@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c0de48f7601dedc8
-#   text hash     3f124057ef031711
+#   content hash  55b1a34cf02965ad
+#   text hash     9cdb8c877478c5a7
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  47c2c79f9bb846cb
-#   text hash     5d655c9a5f6581fb
+#   content hash  2aaa6f5cbb91b3d2
+#   text hash     054e0306cf733b5f
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

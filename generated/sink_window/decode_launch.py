@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  47c2c79f9bb846cb
-#   text hash     43cc03973649fd8e
+#   content hash  2aaa6f5cbb91b3d2
+#   text hash     16a1749083e3586e
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  47c2c79f9bb846cb
-#   text hash     cf9216514af019b6
+#   content hash  2aaa6f5cbb91b3d2
+#   text hash     50032cfdfff19c6e
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  47c2c79f9bb846cb
-#   text hash     3fc5e6d60322c0b9
+#   content hash  2aaa6f5cbb91b3d2
+#   text hash     68b9b28b96f4de7f
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  47c2c79f9bb846cb
-#   text hash     e4a2623ea4ad86b3
+#   content hash  2aaa6f5cbb91b3d2
+#   text hash     13c9ba60803d6200
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  28239454307c33b8
-#   text hash     9573d0e1166dc89c
+#   content hash  8343c871c68e242c
+#   text hash     093bbd6720212cd7
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

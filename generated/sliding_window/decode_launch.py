@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  28239454307c33b8
-#   text hash     5f06bd741a873951
+#   content hash  8343c871c68e242c
+#   text hash     77a8208a1f55f12e
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

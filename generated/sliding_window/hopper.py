@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  28239454307c33b8
-#   text hash     06f2ac8dc89b2eb1
+#   content hash  8343c871c68e242c
+#   text hash     8abe0e5d2d681106
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

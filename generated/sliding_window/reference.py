@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  28239454307c33b8
-#   text hash     2bc1b6459de53223
+#   content hash  8343c871c68e242c
+#   text hash     5d974eb1a13e44b0
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  28239454307c33b8
-#   text hash     b50839e00fdfbaff
+#   content hash  8343c871c68e242c
+#   text hash     3c650ffd25366857
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5a4d859a7f3725d1
-#   text hash     e5c336522bac9461
+#   content hash  414cd39a0f0fd0f8
+#   text hash     05115e1c27b91579
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

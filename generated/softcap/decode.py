@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5a4d859a7f3725d1
-#   text hash     dd590a9afbd4a6f4
+#   content hash  414cd39a0f0fd0f8
+#   text hash     7db7f8c40e75f649
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

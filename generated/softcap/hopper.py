@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5a4d859a7f3725d1
-#   text hash     84e8ffc46448a35a
+#   content hash  414cd39a0f0fd0f8
+#   text hash     e52e138bcf693d8e
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

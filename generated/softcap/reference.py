@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5a4d859a7f3725d1
-#   text hash     584f60255f80aca1
+#   content hash  414cd39a0f0fd0f8
+#   text hash     75735fda53177f9e
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

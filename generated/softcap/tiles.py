@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5a4d859a7f3725d1
-#   text hash     c06f96079d3b1071
+#   content hash  414cd39a0f0fd0f8
+#   text hash     38355995caac90d7
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  35b3c390af23811f
-#   text hash     df40ad14d0ebf3e8
+#   content hash  b604251249e87bfb
+#   text hash     040ceaab387f697e
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

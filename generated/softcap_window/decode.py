@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  35b3c390af23811f
-#   text hash     3105d3e2ebcd7fd4
+#   content hash  b604251249e87bfb
+#   text hash     39ed4d81cfcafdc3
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

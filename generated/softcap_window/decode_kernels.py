@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  35b3c390af23811f
-#   text hash     476a4e697a6d7531
+#   content hash  b604251249e87bfb
+#   text hash     e969ef76354a58ae
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  35b3c390af23811f
-#   text hash     9fba5b0bef8fc307
+#   content hash  b604251249e87bfb
+#   text hash     f9b63d07b5487829
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

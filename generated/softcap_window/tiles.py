@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  35b3c390af23811f
-#   text hash     3d426b471a814a4c
+#   content hash  b604251249e87bfb
+#   text hash     e7d3f69bb20c647a
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cdaf2040036ef869
-#   text hash     8ad2627b8ff2bf58
+#   content hash  dfa5fb0fc7356577
+#   text hash     c08766d2e283b67d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

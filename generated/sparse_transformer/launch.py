@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cdaf2040036ef869
-#   text hash     7a714394ce982300
+#   content hash  dfa5fb0fc7356577
+#   text hash     7b1da412270cba13
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cdaf2040036ef869
-#   text hash     eb49c0a333f618d5
+#   content hash  dfa5fb0fc7356577
+#   text hash     4aa580eb07691d39
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

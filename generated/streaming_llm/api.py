@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ce643f81337d1e69
-#   text hash     52be4180ee3450e4
+#   content hash  72470f314ecf58f4
+#   text hash     0e93bbc326ee7c69
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

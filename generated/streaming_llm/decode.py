@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ce643f81337d1e69
-#   text hash     9c037ed9f5fd3cef
+#   content hash  72470f314ecf58f4
+#   text hash     7c065914086ea1bd
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

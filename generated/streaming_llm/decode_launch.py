@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ce643f81337d1e69
-#   text hash     ad2bdc11ea2df0b5
+#   content hash  72470f314ecf58f4
+#   text hash     364dd918e174c1c9
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ce643f81337d1e69
-#   text hash     d4334bba45fd2b5b
+#   content hash  72470f314ecf58f4
+#   text hash     fe60b3a79ffd5d83
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ce643f81337d1e69
-#   text hash     a8cb441cc85610f4
+#   content hash  72470f314ecf58f4
+#   text hash     5b68d8a45a8c6f29
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  73771f8d2dcba515
-#   text hash     8c1c43dd7e231e24
+#   content hash  f64b495dbf65d92f
+#   text hash     904d3dd95ee85c81
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  73771f8d2dcba515
-#   text hash     4cc9f3a649441ac0
+#   content hash  f64b495dbf65d92f
+#   text hash     d4697761b91f8063
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  73771f8d2dcba515
-#   text hash     d7c449767b9facf5
+#   content hash  f64b495dbf65d92f
+#   text hash     7f2f936b5392ef12
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  73771f8d2dcba515
-#   text hash     ba42e4fd9a5f3973
+#   content hash  f64b495dbf65d92f
+#   text hash     2a738413e699f389
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

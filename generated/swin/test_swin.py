@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  73771f8d2dcba515
-#   text hash     f214c344b16cace8
+#   content hash  f64b495dbf65d92f
+#   text hash     24c442c870cce9cf
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  73771f8d2dcba515
-#   text hash     3b2d851abbfbe9a3
+#   content hash  f64b495dbf65d92f
+#   text hash     c22f5d09ff3da1ef
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1a13d58a8321a13a
-#   text hash     aaceb144047a47e9
+#   content hash  4681ad3a27151d3c
+#   text hash     3120b2f5668d2458
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

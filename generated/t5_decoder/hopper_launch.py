@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1a13d58a8321a13a
-#   text hash     0250443c19cae23f
+#   content hash  4681ad3a27151d3c
+#   text hash     1be1e720143ab27d
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

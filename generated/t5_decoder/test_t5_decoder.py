@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1a13d58a8321a13a
-#   text hash     e9ff39397838df8d
+#   content hash  4681ad3a27151d3c
+#   text hash     4a5f16c5f3f6bd15
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6619f98fa8574830
-#   text hash     5a320f6af00fdd75
+#   content hash  7ded8afa34291926
+#   text hash     2fa2d7745e21d18b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

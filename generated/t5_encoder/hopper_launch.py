@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6619f98fa8574830
-#   text hash     d90137f0f5fea536
+#   content hash  7ded8afa34291926
+#   text hash     c6e91593355bdcbf
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

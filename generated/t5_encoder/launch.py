@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6619f98fa8574830
-#   text hash     652ae3551609055d
+#   content hash  7ded8afa34291926
+#   text hash     89a9dadfac6bf4ff
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6619f98fa8574830
-#   text hash     bb44927ee0b5838b
+#   content hash  7ded8afa34291926
+#   text hash     a6c419e063e5a701
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6619f98fa8574830
-#   text hash     dcd35df45e8fb40d
+#   content hash  7ded8afa34291926
+#   text hash     083a71629b6e902a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

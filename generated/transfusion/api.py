@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  544226f30c2ec152
-#   text hash     9a2b6f7a83746824
+#   content hash  8d0473ef1be1d607
+#   text hash     eea254e18d202244
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  544226f30c2ec152
-#   text hash     4cc3d4d762365226
+#   content hash  8d0473ef1be1d607
+#   text hash     8f5c8f75abeb5042
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  544226f30c2ec152
-#   text hash     e7c4b1e1245b711e
+#   content hash  8d0473ef1be1d607
+#   text hash     60dbf2067af014e6
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

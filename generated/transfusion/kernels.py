@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  544226f30c2ec152
-#   text hash     2f6c11bb470f4407
+#   content hash  8d0473ef1be1d607
+#   text hash     d37a1744bf52f288
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  544226f30c2ec152
-#   text hash     293d4dfd1641dc6f
+#   content hash  8d0473ef1be1d607
+#   text hash     ef8043006120fe70
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b52ca01ae17a359c
-#   text hash     248eb64b0ed96c9a
+#   content hash  4658c24a2e456129
+#   text hash     9338edd7c5b212d2
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

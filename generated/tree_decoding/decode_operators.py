@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b52ca01ae17a359c
-#   text hash     aa200fef4b499521
+#   content hash  4658c24a2e456129
+#   text hash     ed1834ef678217b2
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

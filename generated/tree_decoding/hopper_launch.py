@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b52ca01ae17a359c
-#   text hash     21960b0babf534bb
+#   content hash  4658c24a2e456129
+#   text hash     11ddddaa187d5e37
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

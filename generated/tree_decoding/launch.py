@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b52ca01ae17a359c
-#   text hash     99fe3f679bd2f8ee
+#   content hash  4658c24a2e456129
+#   text hash     18ca77cd319f9511
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b52ca01ae17a359c
-#   text hash     81918d3ca274b302
+#   content hash  4658c24a2e456129
+#   text hash     cfc8d855d60fffb4
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -122,7 +122,9 @@ def test_what_queries_add_learns_beside_what_keys_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["causal", "cross", "longformer", "sliding_window", "packed_rope"])
+@pytest.mark.parametrize(
+    "name", ["causal", "cross", "log_decay", "longformer", "packed_log_decay", "packed_rope", "sliding_window"]
+)
 @pytest.mark.parametrize("size", [64, 80, 128])
 @pytest.mark.parametrize(("multiprocessors", "lengths"), [(1, (65, 450)), (40, (1, 300)), (1, (450, 450))])
 def test_results_do_not_depend_on_what_comes_first(

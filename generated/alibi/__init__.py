@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  476b4159b0012281
-#   text hash     55d9677d01a5645f
+#   content hash  e2e904cc86316c0c
+#   text hash     c6a11c03c20c57e5
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

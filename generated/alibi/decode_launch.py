@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  476b4159b0012281
-#   text hash     800681782c057e05
+#   content hash  e2e904cc86316c0c
+#   text hash     7f9775ab4eb4b76d
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

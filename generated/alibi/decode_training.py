@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  476b4159b0012281
-#   text hash     3349c6efa181b87d
+#   content hash  e2e904cc86316c0c
+#   text hash     8e813ba82fca5e29
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  476b4159b0012281
-#   text hash     43f7b20c8816673a
+#   content hash  e2e904cc86316c0c
+#   text hash     8e29387b9dc5a6a2
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  476b4159b0012281
-#   text hash     71b456faa749e436
+#   content hash  e2e904cc86316c0c
+#   text hash     42f382380063b76a
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

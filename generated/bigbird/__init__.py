@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f2b94fd5d32e213d
-#   text hash     b104d058c188d35a
+#   content hash  72f101a5912fc54e
+#   text hash     2e81759fd9c78703
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

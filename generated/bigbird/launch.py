@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f2b94fd5d32e213d
-#   text hash     38fec04dd41d7ef6
+#   content hash  72f101a5912fc54e
+#   text hash     b4c4c78d08612254
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

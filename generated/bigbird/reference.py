@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f2b94fd5d32e213d
-#   text hash     90d57a611a77bed0
+#   content hash  72f101a5912fc54e
+#   text hash     0b308380a6c813b3
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

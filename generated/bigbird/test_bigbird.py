@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f2b94fd5d32e213d
-#   text hash     ae48656a4dc4c20a
+#   content hash  72f101a5912fc54e
+#   text hash     ac397222b85ca07c
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

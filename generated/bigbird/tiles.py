@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f2b94fd5d32e213d
-#   text hash     a445f7ac14ae7a7c
+#   content hash  72f101a5912fc54e
+#   text hash     2f1fe4ae8a5661d7
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  599af229d59876eb
-#   text hash     881609b600038583
+#   content hash  51d63740f76a7a44
+#   text hash     f8e6c67abbbb5284
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  599af229d59876eb
-#   text hash     4e3efb30df7d920d
+#   content hash  51d63740f76a7a44
+#   text hash     75dbbd6c5ddcf1cb
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

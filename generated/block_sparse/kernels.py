@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  599af229d59876eb
-#   text hash     5a07f77d5e0cc696
+#   content hash  51d63740f76a7a44
+#   text hash     fa287c46908aadba
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

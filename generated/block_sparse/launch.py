@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  599af229d59876eb
-#   text hash     053b5e71e739fd25
+#   content hash  51d63740f76a7a44
+#   text hash     43e21b68286dfaa3
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

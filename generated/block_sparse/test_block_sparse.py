@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  599af229d59876eb
-#   text hash     4a6411ef1039b127
+#   content hash  51d63740f76a7a44
+#   text hash     b47c90e68b5a07d5
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

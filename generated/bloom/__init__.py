@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  33fca895544305be
-#   text hash     2bb40bf49c079be1
+#   content hash  843c4df6fe6ebe7d
+#   text hash     0594aa3411081805
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  33fca895544305be
-#   text hash     94264bed8933aff9
+#   content hash  843c4df6fe6ebe7d
+#   text hash     24b732aa4b1858aa
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

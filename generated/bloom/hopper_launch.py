@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  33fca895544305be
-#   text hash     9f713e3a1e208611
+#   content hash  843c4df6fe6ebe7d
+#   text hash     6b51e5d22de8e78b
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

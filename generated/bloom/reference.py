@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  33fca895544305be
-#   text hash     22cdf442ba6274ea
+#   content hash  843c4df6fe6ebe7d
+#   text hash     0cf9eab50e6d04fa
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

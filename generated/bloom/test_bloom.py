@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  33fca895544305be
-#   text hash     5337ae17ff3134c0
+#   content hash  843c4df6fe6ebe7d
+#   text hash     52a9826a204126f7
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0b8798225b79e78c
-#   text hash     90a91f048a5876df
+#   content hash  2169362e83ce96bc
+#   text hash     65d0319227fc7837
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

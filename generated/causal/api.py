@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0b8798225b79e78c
-#   text hash     63b4676f91572871
+#   content hash  2169362e83ce96bc
+#   text hash     8c654ef1861761ed
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0b8798225b79e78c
-#   text hash     6582b4492412870d
+#   content hash  2169362e83ce96bc
+#   text hash     aaec2fb0a46bfc97
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

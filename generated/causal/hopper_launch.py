@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0b8798225b79e78c
-#   text hash     5ec71d82975707ca
+#   content hash  2169362e83ce96bc
+#   text hash     6e9a35454e6d4843
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0b8798225b79e78c
-#   text hash     f3e255bbd9b5cf2c
+#   content hash  2169362e83ce96bc
+#   text hash     faa9860cf945f4b9
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0b8798225b79e78c
-#   text hash     dca941334112f4bd
+#   content hash  2169362e83ce96bc
+#   text hash     4d9d8b77e077f4ce
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

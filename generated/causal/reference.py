@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0b8798225b79e78c
-#   text hash     46057f70b77f9c69
+#   content hash  2169362e83ce96bc
+#   text hash     ecd3dd6040e74d9b
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0b8798225b79e78c
-#   text hash     2d3673479accc0bb
+#   content hash  2169362e83ce96bc
+#   text hash     471d2ef806a96ce3
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0b8798225b79e78c
-#   text hash     18fa7c71aba7603b
+#   content hash  2169362e83ce96bc
+#   text hash     e915d8ae4a41fc12
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -125,7 +125,7 @@ def mask(
     device="cpu",
     **kwargs,
 ):
-    """Where entries' keys begin and end, the first query's position, and how many keys there are with those of the queries.
+    """Where entries' keys begin and end, the first query's position, how many keys there are with those of the queries.
 
     int32 (B, 4, 1, 1), or (B, 4, 1, 1 + window); none of the four where all line up, and None without a window there.
 
@@ -210,7 +210,7 @@ def _columns(*columns):
 
 
 def _with_window(columns, local_size):
-    """The same for layers with a window: their last axis has its size and one place more, and nothing else tells of it."""
+    """The same for layers with a window, of which the size of the last axis tells: it is one more than the window."""
     return columns if local_size is None else columns.expand(-1, -1, -1, local_size + 1)
 
 

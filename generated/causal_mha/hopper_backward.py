@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  20b447996c8cb2c2
-#   text hash     55cbf24d148943d9
+#   content hash  dfd4d4815d1fc52e
+#   text hash     44adb996e6a1d8ae
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  20b447996c8cb2c2
-#   text hash     9018d667b23c6bc7
+#   content hash  dfd4d4815d1fc52e
+#   text hash     2acaf2fdeb7c27a3
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

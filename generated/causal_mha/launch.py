@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  20b447996c8cb2c2
-#   text hash     f0a109aabadf86a5
+#   content hash  dfd4d4815d1fc52e
+#   text hash     b42491bcc862ec35
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

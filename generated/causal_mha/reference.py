@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  20b447996c8cb2c2
-#   text hash     b62756f0f1e60c52
+#   content hash  dfd4d4815d1fc52e
+#   text hash     598fc755c63ad619
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

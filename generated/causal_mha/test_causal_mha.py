@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  20b447996c8cb2c2
-#   text hash     13fad65da1bf7bd2
+#   content hash  dfd4d4815d1fc52e
+#   text hash     b80da7daff1035fe
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

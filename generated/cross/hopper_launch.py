@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  05eee97ecaf75fbe
-#   text hash     09090536e620467b
+#   content hash  ce3eeb5b4650f426
+#   text hash     e9933ef605c7bf6f
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  05eee97ecaf75fbe
-#   text hash     202941d4dfab3111
+#   content hash  ce3eeb5b4650f426
+#   text hash     c0360ded03dfeadf
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  05eee97ecaf75fbe
-#   text hash     f48cb0c85a20ab7c
+#   content hash  ce3eeb5b4650f426
+#   text hash     1617d586ff00aedb
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  05eee97ecaf75fbe
-#   text hash     3a6e4f1e78328ae2
+#   content hash  ce3eeb5b4650f426
+#   text hash     1797306ec9d9601e
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

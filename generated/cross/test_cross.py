@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  05eee97ecaf75fbe
-#   text hash     727d72ac113cdf2a
+#   content hash  ce3eeb5b4650f426
+#   text hash     84b5778bc038c597
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

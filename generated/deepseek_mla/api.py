@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  146aa99f5a4bab79
-#   text hash     bbaf63f9f514dc39
+#   content hash  fd285af422fda4c1
+#   text hash     cb4b37a8dbb75376
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

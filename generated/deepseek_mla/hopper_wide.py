@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  146aa99f5a4bab79
-#   text hash     ef5c28a1b7cd2282
+#   content hash  fd285af422fda4c1
+#   text hash     fce0726b3024a0d7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  146aa99f5a4bab79
-#   text hash     322afc618cc3726f
+#   content hash  fd285af422fda4c1
+#   text hash     1bb8b49701642f9f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  146aa99f5a4bab79
-#   text hash     000b667b79b86793
+#   content hash  fd285af422fda4c1
+#   text hash     ca895001f5af2c0e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  146aa99f5a4bab79
-#   text hash     805412711c3b3a4b
+#   content hash  fd285af422fda4c1
+#   text hash     593730bbb02febf1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

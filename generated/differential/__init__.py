@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  17b65aa89d05cf1f
-#   text hash     893550b359371b25
+#   content hash  8bce5628c648c6a5
+#   text hash     d68285be0019c35f
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  17b65aa89d05cf1f
-#   text hash     1de759687efe2b6d
+#   content hash  8bce5628c648c6a5
+#   text hash     b8aeb839750d353f
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  17b65aa89d05cf1f
-#   text hash     7f3aa24c54b8d8b4
+#   content hash  8bce5628c648c6a5
+#   text hash     82728b2a7a5cc798
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  17b65aa89d05cf1f
-#   text hash     a454a3607c7028c9
+#   content hash  8bce5628c648c6a5
+#   text hash     ef26a7071472f8cb
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  17b65aa89d05cf1f
-#   text hash     a2e63cc48dd0ae97
+#   content hash  8bce5628c648c6a5
+#   text hash     62147b7fe2120f0d
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

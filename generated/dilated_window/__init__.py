@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  343bd3a250c67dff
-#   text hash     d99f33b1cae517ff
+#   content hash  4e1a851c5e77e39e
+#   text hash     e37aacb2c455a581
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  343bd3a250c67dff
-#   text hash     8e875a4235b2f982
+#   content hash  4e1a851c5e77e39e
+#   text hash     30c4b75abd67050e
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  343bd3a250c67dff
-#   text hash     bbd9414224540210
+#   content hash  4e1a851c5e77e39e
+#   text hash     bb5478131659da17
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

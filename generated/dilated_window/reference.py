@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  343bd3a250c67dff
-#   text hash     04981f53db550c97
+#   content hash  4e1a851c5e77e39e
+#   text hash     b7a7eb1381da7b0d
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

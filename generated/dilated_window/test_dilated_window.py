@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  343bd3a250c67dff
-#   text hash     4cf878b423a6fa80
+#   content hash  4e1a851c5e77e39e
+#   text hash     c209125efc62e260
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

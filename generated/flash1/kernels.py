@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  48c56edcdaf5b2bd
-#   text hash     f4b86aadadb30fa0
+#   content hash  8f59deead682cc3f
+#   text hash     ae0cc325dd9cc559
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  48c56edcdaf5b2bd
-#   text hash     06813544591298a2
+#   content hash  8f59deead682cc3f
+#   text hash     9c8d359f92ba8189
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

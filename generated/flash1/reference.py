@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  48c56edcdaf5b2bd
-#   text hash     8c7aee5d23c14ac9
+#   content hash  8f59deead682cc3f
+#   text hash     0cf12bf1d2b45089
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  48c56edcdaf5b2bd
-#   text hash     eb07073fb5abf105
+#   content hash  8f59deead682cc3f
+#   text hash     01c3c07cdecbc22d
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

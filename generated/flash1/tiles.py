@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  48c56edcdaf5b2bd
-#   text hash     7aac25066015e51d
+#   content hash  8f59deead682cc3f
+#   text hash     c45b57fb284b5f29
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

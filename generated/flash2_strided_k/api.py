@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c45914c265ae6a32
-#   text hash     c8bb6ed2ab3bc0cb
+#   content hash  8d9c325fe9d56cca
+#   text hash     5c38de7ccb4d7e6f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c45914c265ae6a32
-#   text hash     33f2534915a576d6
+#   content hash  8d9c325fe9d56cca
+#   text hash     88ac44f8a5ff79cb
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c45914c265ae6a32
-#   text hash     887bd6d0bb9b4b60
+#   content hash  8d9c325fe9d56cca
+#   text hash     187d4bc6474d9bc4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c45914c265ae6a32
-#   text hash     68112c32099745cd
+#   content hash  8d9c325fe9d56cca
+#   text hash     d2a7efbcd3436b37
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

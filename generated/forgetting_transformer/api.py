@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3842d1bd1c693748
-#   text hash     563014164502773b
+#   content hash  a8a51119c1df34a1
+#   text hash     b0c6b7e3dadf989b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

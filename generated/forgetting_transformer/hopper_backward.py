@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3842d1bd1c693748
-#   text hash     19c13bf6362a64e7
+#   content hash  a8a51119c1df34a1
+#   text hash     cfb5d9a4d6558050
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3842d1bd1c693748
-#   text hash     bc625317ff83d4b8
+#   content hash  a8a51119c1df34a1
+#   text hash     a72fe902f01973fa
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

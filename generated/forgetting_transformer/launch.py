@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3842d1bd1c693748
-#   text hash     1761f275d08522c2
+#   content hash  a8a51119c1df34a1
+#   text hash     168284444c4dde08
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3842d1bd1c693748
-#   text hash     0c281baeb4fa0d5a
+#   content hash  a8a51119c1df34a1
+#   text hash     336599bf0704ca47
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

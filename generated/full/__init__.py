@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c5841e1ab50baec5
-#   text hash     0185fc6412bb0a77
+#   content hash  b38ad87a256f8d20
+#   text hash     f4295ad2cd088f55
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c5841e1ab50baec5
-#   text hash     88fbe8bb8a4d54d6
+#   content hash  b38ad87a256f8d20
+#   text hash     d8596cb6843434a0
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c5841e1ab50baec5
-#   text hash     5035f4af03d61559
+#   content hash  b38ad87a256f8d20
+#   text hash     d6efc3f70c9409a8
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c5841e1ab50baec5
-#   text hash     e8af08751f68479a
+#   content hash  b38ad87a256f8d20
+#   text hash     f80e4afa43fc7bde
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

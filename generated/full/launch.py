@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c5841e1ab50baec5
-#   text hash     f6b2bb12849484fb
+#   content hash  b38ad87a256f8d20
+#   text hash     8bf4abff48f1b09e
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

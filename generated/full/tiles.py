@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c5841e1ab50baec5
-#   text hash     2d9e092ebc4afc99
+#   content hash  b38ad87a256f8d20
+#   text hash     37b18b25bc78ca00
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c5841e1ab50baec5
-#   text hash     78dbd2ec97eecae0
+#   content hash  b38ad87a256f8d20
+#   text hash     56db1d419b820ddc
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -166,7 +166,7 @@ def _columns(*columns):
 
 
 def _with_window(columns, local_size):
-    """The same for layers with a window: their last axis has its size and one place more, and nothing else tells of it."""
+    """The same for layers with a window, of which the size of the last axis tells: it is one more than the window."""
     return columns if local_size is None else columns.expand(-1, -1, -1, local_size + 1)
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0de5a92a561e6374
-#   text hash     99d957ffabc7be5b
+#   content hash  4814a7779932fc58
+#   text hash     fe9b1b255f0e4818
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0de5a92a561e6374
-#   text hash     96e20d1134fc7d51
+#   content hash  4814a7779932fc58
+#   text hash     ff245c189749b27a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

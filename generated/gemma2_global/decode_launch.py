@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0de5a92a561e6374
-#   text hash     a85c833b355342e3
+#   content hash  4814a7779932fc58
+#   text hash     0c821697648491d3
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0de5a92a561e6374
-#   text hash     19dd124d48e77d0d
+#   content hash  4814a7779932fc58
+#   text hash     88a28aed9540409e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0de5a92a561e6374
-#   text hash     a91c73d367832625
+#   content hash  4814a7779932fc58
+#   text hash     88ae25cc78151e48
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

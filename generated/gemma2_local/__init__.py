@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8e4eb4a7a8f6ffa1
-#   text hash     1bff0100b97836ef
+#   content hash  057c747c97fe53ec
+#   text hash     61a26c5e606b0b3a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8e4eb4a7a8f6ffa1
-#   text hash     05f88ab56a735f73
+#   content hash  057c747c97fe53ec
+#   text hash     18b706dc360e4d9d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

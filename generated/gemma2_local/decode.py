@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8e4eb4a7a8f6ffa1
-#   text hash     6593131a3f94e6ef
+#   content hash  057c747c97fe53ec
+#   text hash     a3547c4774dfbf4a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8e4eb4a7a8f6ffa1
-#   text hash     ac6c051f99a5f8f7
+#   content hash  057c747c97fe53ec
+#   text hash     bf4e8b7caa8096ff
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8e4eb4a7a8f6ffa1
-#   text hash     669908cd42a5edae
+#   content hash  057c747c97fe53ec
+#   text hash     f354e06333e293a8
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

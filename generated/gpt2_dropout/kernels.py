@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c395a929f31a5956
-#   text hash     e776bc465fd59117
+#   content hash  4007e855bf19a9a4
+#   text hash     3210a054f681ad9a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

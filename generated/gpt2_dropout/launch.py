@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c395a929f31a5956
-#   text hash     25d2325047714bce
+#   content hash  4007e855bf19a9a4
+#   text hash     4170bc48eaed8966
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

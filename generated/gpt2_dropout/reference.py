@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c395a929f31a5956
-#   text hash     d20d2fec1ce51e4b
+#   content hash  4007e855bf19a9a4
+#   text hash     3158a43b0d2d14fd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

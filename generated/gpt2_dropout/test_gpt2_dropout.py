@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c395a929f31a5956
-#   text hash     4dbf36b558e7663d
+#   content hash  4007e855bf19a9a4
+#   text hash     2014d4cc2b76d9a0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

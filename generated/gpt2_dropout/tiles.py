@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c395a929f31a5956
-#   text hash     9a4d0fac89000a3c
+#   content hash  4007e855bf19a9a4
+#   text hash     ffe97d6db9915fdd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3b91ef4c24f673ec
-#   text hash     a2556e87d0c33dcf
+#   content hash  f0713ea9fc2beff7
+#   text hash     8c2a89710ef59f9c
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3b91ef4c24f673ec
-#   text hash     2f95623f45136e82
+#   content hash  f0713ea9fc2beff7
+#   text hash     608e73c1c118e6f1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

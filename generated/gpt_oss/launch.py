@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3b91ef4c24f673ec
-#   text hash     5ab1d9177ee1e030
+#   content hash  f0713ea9fc2beff7
+#   text hash     c9d439aca9f72618
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3b91ef4c24f673ec
-#   text hash     0e387d33a0bde58e
+#   content hash  f0713ea9fc2beff7
+#   text hash     471043c85be5930e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3b91ef4c24f673ec
-#   text hash     ca8340ddba26dae7
+#   content hash  f0713ea9fc2beff7
+#   text hash     61687ab1053b2bd3
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  74a5697feaf8c110
-#   text hash     4b4a53d7db498846
+#   content hash  0d8f9e9e56ded897
+#   text hash     6cd434b1a822dcf9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  74a5697feaf8c110
-#   text hash     d2bfcf5af7b6fcc7
+#   content hash  0d8f9e9e56ded897
+#   text hash     7f612e7c5d598d75
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

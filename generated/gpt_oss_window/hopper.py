@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  74a5697feaf8c110
-#   text hash     ddb7eae825c69b90
+#   content hash  0d8f9e9e56ded897
+#   text hash     f5f022a5b715382c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

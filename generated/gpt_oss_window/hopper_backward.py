@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  74a5697feaf8c110
-#   text hash     fc25dc5db7b60c48
+#   content hash  0d8f9e9e56ded897
+#   text hash     465404e52dd3f0c5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

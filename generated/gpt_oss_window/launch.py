@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  74a5697feaf8c110
-#   text hash     d66376d1f921f814
+#   content hash  0d8f9e9e56ded897
+#   text hash     28bda3b7fbf50e27
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  17a141a5005d9a2e
-#   text hash     af1eeb900d9100c1
+#   content hash  2ec263507be1c9d0
+#   text hash     c3ba877088cb5783
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

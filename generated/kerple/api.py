@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  17a141a5005d9a2e
-#   text hash     3e1be823d4acb324
+#   content hash  2ec263507be1c9d0
+#   text hash     36a41ed29549b168
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

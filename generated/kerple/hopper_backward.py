@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  17a141a5005d9a2e
-#   text hash     face1de48607b436
+#   content hash  2ec263507be1c9d0
+#   text hash     08c898be72e204cd
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  17a141a5005d9a2e
-#   text hash     69fd1617c0553da9
+#   content hash  2ec263507be1c9d0
+#   text hash     a262d143196a3e55
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

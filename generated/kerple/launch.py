@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  17a141a5005d9a2e
-#   text hash     01723744312e03ec
+#   content hash  2ec263507be1c9d0
+#   text hash     46f8aa1c86f5b48d
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0362d04873bc0a1c
-#   text hash     867fa1e70b851719
+#   content hash  34249217002f1772
+#   text hash     5b5edd5e4a6e9370
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

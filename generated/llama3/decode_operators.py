@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0362d04873bc0a1c
-#   text hash     494989461a26f67a
+#   content hash  34249217002f1772
+#   text hash     92b5b0cde1477bb0
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0362d04873bc0a1c
-#   text hash     3d15dd541046ec55
+#   content hash  34249217002f1772
+#   text hash     8e7f4f925c0c5d21
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

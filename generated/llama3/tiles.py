@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0362d04873bc0a1c
-#   text hash     d8dbf8852e27d7a0
+#   content hash  34249217002f1772
+#   text hash     ab38ab2e4b1cdc2d
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f265a1942bdde5a1
-#   text hash     e5e579d5e719e604
+#   content hash  92f91f9c80feb255
+#   text hash     f6097148da16fe94
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

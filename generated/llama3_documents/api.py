@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f265a1942bdde5a1
-#   text hash     4ad504ba34fa6b3d
+#   content hash  92f91f9c80feb255
+#   text hash     9ceb186a69909c27
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

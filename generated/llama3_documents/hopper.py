@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f265a1942bdde5a1
-#   text hash     c23a3687066c0e9a
+#   content hash  92f91f9c80feb255
+#   text hash     ec132104f1e49e59
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

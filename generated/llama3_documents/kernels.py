@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f265a1942bdde5a1
-#   text hash     0b067754a2e22eab
+#   content hash  92f91f9c80feb255
+#   text hash     df5bdc1c487a4002
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f265a1942bdde5a1
-#   text hash     9eae7cfc091ca76d
+#   content hash  92f91f9c80feb255
+#   text hash     8cd5b4aafc643e4e
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d7638603a4fec8e9
-#   text hash     9fadd7706532225d
+#   content hash  585c244b09fdd51d
+#   text hash     8160d6eb827fae6a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d7638603a4fec8e9
-#   text hash     d4b2398b15457b5e
+#   content hash  585c244b09fdd51d
+#   text hash     020bd27f8e31657d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

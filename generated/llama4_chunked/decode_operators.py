@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d7638603a4fec8e9
-#   text hash     34541cb9ea3136ec
+#   content hash  585c244b09fdd51d
+#   text hash     6ed09cda4008c285
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d7638603a4fec8e9
-#   text hash     1d1f3220985ce48a
+#   content hash  585c244b09fdd51d
+#   text hash     0c252615e3cdb4e0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

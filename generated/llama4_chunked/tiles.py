@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d7638603a4fec8e9
-#   text hash     84857b1d6fa1286d
+#   content hash  585c244b09fdd51d
+#   text hash     ab25b27dc84685d3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

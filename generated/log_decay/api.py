@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0f2776afaac191bb
-#   text hash     8a010ca2debc2d07
+#   content hash  1599ddb1cb273711
+#   text hash     1f4e7e18254a80a0
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

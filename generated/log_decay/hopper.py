@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0f2776afaac191bb
-#   text hash     45506f56b787c6d9
+#   content hash  1599ddb1cb273711
+#   text hash     47f3fe36a81f9e2a
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

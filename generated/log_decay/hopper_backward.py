@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0f2776afaac191bb
-#   text hash     e9083f053e78f3e0
+#   content hash  1599ddb1cb273711
+#   text hash     da8712a1b8a94090
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

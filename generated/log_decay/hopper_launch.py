@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0f2776afaac191bb
-#   text hash     a3652399ff2e5f18
+#   content hash  1599ddb1cb273711
+#   text hash     66a4b38b08087fb4
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

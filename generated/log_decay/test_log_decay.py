@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0f2776afaac191bb
-#   text hash     a2fa62831c7c0558
+#   content hash  1599ddb1cb273711
+#   text hash     89f68293604f8178
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

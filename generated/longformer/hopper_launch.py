@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8688be37c8fdf732
-#   text hash     994f64c7a8ec6069
+#   content hash  ddba98216aff3882
+#   text hash     b7e3e4818c765046
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8688be37c8fdf732
-#   text hash     81c089e8573db1b0
+#   content hash  ddba98216aff3882
+#   text hash     91777ff5fd481d1d
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8688be37c8fdf732
-#   text hash     2436b3ac190f0aa4
+#   content hash  ddba98216aff3882
+#   text hash     8770dcc10b9922f2
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8688be37c8fdf732
-#   text hash     0c0c66ebbb0c4780
+#   content hash  ddba98216aff3882
+#   text hash     27fb1ba5473a248a
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8688be37c8fdf732
-#   text hash     8386a24e7ceb6d20
+#   content hash  ddba98216aff3882
+#   text hash     0f967d42f515c7ad
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

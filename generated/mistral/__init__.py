@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bd40f0f2018dd4d1
-#   text hash     62fb14a363ccca82
+#   content hash  23276715cab8bbd1
+#   text hash     6d1316ec3f0ad3cd
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

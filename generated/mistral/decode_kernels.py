@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bd40f0f2018dd4d1
-#   text hash     6cde3d8ada098b29
+#   content hash  23276715cab8bbd1
+#   text hash     1945189937d29191
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

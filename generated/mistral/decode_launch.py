@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bd40f0f2018dd4d1
-#   text hash     8e0aecf3758eb29d
+#   content hash  23276715cab8bbd1
+#   text hash     36a4def05a5dec11
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

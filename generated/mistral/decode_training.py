@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bd40f0f2018dd4d1
-#   text hash     87b792bb974c4c53
+#   content hash  23276715cab8bbd1
+#   text hash     da21e6ad639e9364
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bd40f0f2018dd4d1
-#   text hash     4452f860e7ae802d
+#   content hash  23276715cab8bbd1
+#   text hash     3d8bae41c5fc7be9
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

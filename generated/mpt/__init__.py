@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d6ea8fbc116efe51
-#   text hash     893a8a44757281ab
+#   content hash  1892e002f968d916
+#   text hash     52c423c6555ba1ce
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d6ea8fbc116efe51
-#   text hash     abdf6c3ba87f2526
+#   content hash  1892e002f968d916
+#   text hash     a1e51233283dbac3
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

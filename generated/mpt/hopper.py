@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d6ea8fbc116efe51
-#   text hash     820709b895be0307
+#   content hash  1892e002f968d916
+#   text hash     ba2ee47b4f695334
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d6ea8fbc116efe51
-#   text hash     9aeb49e070508e48
+#   content hash  1892e002f968d916
+#   text hash     4b683dd03c5c5ad6
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

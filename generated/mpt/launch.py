@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d6ea8fbc116efe51
-#   text hash     c7919eb985968c1a
+#   content hash  1892e002f968d916
+#   text hash     13ffef37fa8be66c
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

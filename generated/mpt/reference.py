@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d6ea8fbc116efe51
-#   text hash     7039f609e7b44ea3
+#   content hash  1892e002f968d916
+#   text hash     eb8f3159f4444e4c
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

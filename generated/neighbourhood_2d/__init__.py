@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  beec5cd94dbd0227
-#   text hash     637bd639341bc97f
+#   content hash  d100f1b1bc804a53
+#   text hash     4b008f2feb0816de
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  beec5cd94dbd0227
-#   text hash     8a7520fbb5c93e88
+#   content hash  d100f1b1bc804a53
+#   text hash     e3858d99f8f2a2dd
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  beec5cd94dbd0227
-#   text hash     e41620761ed3bc2b
+#   content hash  d100f1b1bc804a53
+#   text hash     b40ebbed72559ebc
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

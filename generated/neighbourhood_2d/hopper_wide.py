@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  beec5cd94dbd0227
-#   text hash     573328e13916247e
+#   content hash  d100f1b1bc804a53
+#   text hash     bcdc526b7f79dd2d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  beec5cd94dbd0227
-#   text hash     85bdca676bb0daa7
+#   content hash  d100f1b1bc804a53
+#   text hash     a5f0494f2a096b3b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b832d768297ae85d
-#   text hash     3ca7d82603e62eb4
+#   content hash  e0b782cb30052dfd
+#   text hash     0dc0fa1759937128
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

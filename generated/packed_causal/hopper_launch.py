@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b832d768297ae85d
-#   text hash     824b25d93899dd7d
+#   content hash  e0b782cb30052dfd
+#   text hash     69019738d4a97751
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b832d768297ae85d
-#   text hash     82f98dff8b8a8624
+#   content hash  e0b782cb30052dfd
+#   text hash     b552e5a1358a3261
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

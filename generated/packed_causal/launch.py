@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b832d768297ae85d
-#   text hash     aef93af9958404a7
+#   content hash  e0b782cb30052dfd
+#   text hash     9cfc39b698da7b68
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

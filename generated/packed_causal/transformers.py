@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b832d768297ae85d
-#   text hash     6daf8c3172699614
+#   content hash  e0b782cb30052dfd
+#   text hash     1b1b40b54282ecf8
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -99,8 +99,9 @@ def mask(
 ):
     """Where sequences begin and the last one ends, int32 (S + 1,), the longest one's length, and the layers' window.
 
-    The first two as position_ids tell; None where each row of the batch is a sequence, as all is without a window. Cuts that come with the batch, cu_seq_lens_q and cu_seq_lens_k, go
-    before these. Reading them off position_ids waits for the device, once for each mask of a forward pass.
+    The first two are as position_ids tell, and None where each row of the batch is a sequence; without a window all is
+    None then. Cuts that come with the batch, cu_seq_lens_q and cu_seq_lens_k, go before these. Reading them off
+    position_ids waits for the device, once for each mask of a forward pass.
     """
     if use_vmap:
         raise ValueError(f"{SPEC}: the model joins a mask of its own to the usual one; write it into the spec")
@@ -138,6 +139,9 @@ def _rows(attention_mask, query, key, kwargs):
 def _cuts(attention_mask, query, key, kwargs):
     """The keywords of `attention` by what comes with the batch, or by its rows."""
     if kwargs.get("cu_seq_lens_q") is not None:
+        for name in ("cu_seq_lens_k", "max_length_q", "max_length_k"):
+            if kwargs.get(name) is None:
+                raise ValueError(f"{SPEC}: expected {name} beside cu_seq_lens_q")
         cuts = {f"cu_seqlens_{x}": kwargs[f"cu_seq_lens_{x}"].to(torch.int32) for x in "qk"}
         return cuts | {f"max_seqlen_{x}": kwargs[f"max_length_{x}"] for x in "qk"}
     if attention_mask is not None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  59d7f761fd83ced7
-#   text hash     1f2bf1b37bb12337
+#   content hash  00de2b6d9ba8e2e4
+#   text hash     b165afab7b23bbc1
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  59d7f761fd83ced7
-#   text hash     3130803e94d1911a
+#   content hash  00de2b6d9ba8e2e4
+#   text hash     bfaf95b7303d95cd
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  59d7f761fd83ced7
-#   text hash     9d58509300239e8b
+#   content hash  00de2b6d9ba8e2e4
+#   text hash     f023db860118a451
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

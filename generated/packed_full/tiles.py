@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  59d7f761fd83ced7
-#   text hash     88fe2ed93dc32faf
+#   content hash  00de2b6d9ba8e2e4
+#   text hash     bbc03dc3dbf0809c
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

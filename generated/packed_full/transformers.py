@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  59d7f761fd83ced7
-#   text hash     3705f240cfc8a8e5
+#   content hash  00de2b6d9ba8e2e4
+#   text hash     f418ed9892657329
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -111,6 +111,9 @@ def mask(
 def _cuts(attention_mask, query, key, kwargs):
     """The keywords of `attention` by what comes with the batch, or by its rows."""
     if kwargs.get("cu_seq_lens_q") is not None:
+        for name in ("cu_seq_lens_k", "max_length_q", "max_length_k"):
+            if kwargs.get(name) is None:
+                raise ValueError(f"{SPEC}: expected {name} beside cu_seq_lens_q")
         cuts = {f"cu_seqlens_{x}": kwargs[f"cu_seq_lens_{x}"].to(torch.int32) for x in "qk"}
         return cuts | {f"max_seqlen_{x}": kwargs[f"max_length_{x}"] for x in "qk"}
     if attention_mask is not None:

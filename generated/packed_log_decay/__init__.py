@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4f9148cd52679afc
-#   text hash     f543e6f190e541a3
+#   content hash  750d5dfeca3124fd
+#   text hash     cdde1ac5c4ed81a7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

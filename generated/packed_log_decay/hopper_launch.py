@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4f9148cd52679afc
-#   text hash     2d2fc87c13837421
+#   content hash  750d5dfeca3124fd
+#   text hash     7540ce56dd1afaad
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4f9148cd52679afc
-#   text hash     3e2a349707613607
+#   content hash  750d5dfeca3124fd
+#   text hash     e25d4f86ee32b8c7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4f9148cd52679afc
-#   text hash     8aaf34c9355e32d8
+#   content hash  750d5dfeca3124fd
+#   text hash     d3244142d2899b4f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

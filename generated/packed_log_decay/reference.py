@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4f9148cd52679afc
-#   text hash     13f0a3b75ecba99c
+#   content hash  750d5dfeca3124fd
+#   text hash     8900523f1777bb3d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

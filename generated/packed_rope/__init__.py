@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a5308784762504c7
-#   text hash     8da2b37c7e631791
+#   content hash  3a0fb1da3e396112
+#   text hash     b739d93fdd2945e7
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a5308784762504c7
-#   text hash     c160ce7945ad917d
+#   content hash  3a0fb1da3e396112
+#   text hash     4757175e293fe043
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a5308784762504c7
-#   text hash     486e13c217b0d694
+#   content hash  3a0fb1da3e396112
+#   text hash     5c4278192a5fcc9c
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a5308784762504c7
-#   text hash     681dcddd823c5fd2
+#   content hash  3a0fb1da3e396112
+#   text hash     c4a160b884c70f03
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

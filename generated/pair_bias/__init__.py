@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  45feb18154f512cf
-#   text hash     7a06e8115f9a1cc6
+#   content hash  b8d901723d8e28fd
+#   text hash     39f527572816c632
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  45feb18154f512cf
-#   text hash     d9d4575cc4372c78
+#   content hash  b8d901723d8e28fd
+#   text hash     a45fd13f844a2fee
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  45feb18154f512cf
-#   text hash     f10f116379dbe5dd
+#   content hash  b8d901723d8e28fd
+#   text hash     0f392efcc3ba57f4
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

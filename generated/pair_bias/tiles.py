@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  45feb18154f512cf
-#   text hash     7917957b9245b6a5
+#   content hash  b8d901723d8e28fd
+#   text hash     f5751158b88b7a5d
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

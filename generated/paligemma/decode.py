@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  73ebf51545e3c9c0
-#   text hash     3c90e52f06c2228b
+#   content hash  e21f21cb6eb2eba9
+#   text hash     024499f312ed896a
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  73ebf51545e3c9c0
-#   text hash     ea573bab7ba4516a
+#   content hash  e21f21cb6eb2eba9
+#   text hash     c544dd2e02fbad56
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  73ebf51545e3c9c0
-#   text hash     21dd6fc6f7aee4f2
+#   content hash  e21f21cb6eb2eba9
+#   text hash     a18e040b590bf2f5
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

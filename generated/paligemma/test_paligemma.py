@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  73ebf51545e3c9c0
-#   text hash     21b3ba50f45d04b3
+#   content hash  e21f21cb6eb2eba9
+#   text hash     682973c8feac468b
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  73ebf51545e3c9c0
-#   text hash     5c0e72c8340f2c6a
+#   content hash  e21f21cb6eb2eba9
+#   text hash     5c341b37bff5759a
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6b08e732c0cdc3a3
-#   text hash     ef39ff19e347c529
+#   content hash  58716b92c4f83333
+#   text hash     4c737d8f50f8d3db
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

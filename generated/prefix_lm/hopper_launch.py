@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6b08e732c0cdc3a3
-#   text hash     e4d2f2a7ab8635b5
+#   content hash  58716b92c4f83333
+#   text hash     fbd35e3791fc544d
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

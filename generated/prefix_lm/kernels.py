@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6b08e732c0cdc3a3
-#   text hash     284db671353434f2
+#   content hash  58716b92c4f83333
+#   text hash     28393c78a40cc99b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6b08e732c0cdc3a3
-#   text hash     3259902218dd6d87
+#   content hash  58716b92c4f83333
+#   text hash     6a351e1a67fe9ee0
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

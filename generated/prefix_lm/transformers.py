@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6b08e732c0cdc3a3
-#   text hash     5670d5a1cf4a69c1
+#   content hash  58716b92c4f83333
+#   text hash     f25c99043914a1f6
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -125,9 +125,10 @@ def mask(
 ):
     """The length of each entry's prefix, where its keys begin and end, the first query's position: int32 (B, 5, 1, 1).
 
-    Behind them stands how many keys there are with those of the queries. The last ones are left out where nothing is padded, and in layers that see all keys, which are a prefix then. The
-    axes are those of a mask, which models hand on unread; in layers with a window the last one has 1 + window places. attention_mask (B, tokens so far) may be padded on
-    either side, without holes.
+    Behind them stands how many keys there are with those of the queries. The last ones are left out where nothing is
+    padded, and in layers that see all keys, which are a prefix then. The axes are those of a mask, which models hand on
+    unread; in layers with a window the last one has 1 + window places. attention_mask (B, tokens so far) may be padded
+    on either side, without holes.
     """
     if use_vmap:
         raise ValueError(f"{SPEC}: the model joins a mask of its own to the usual one; write it into the spec")
@@ -215,7 +216,7 @@ def _columns(*columns):
 
 
 def _with_window(columns, local_size):
-    """The same for layers with a window: their last axis has its size and one place more, and nothing else tells of it."""
+    """The same for layers with a window, of which the size of the last axis tells: it is one more than the window."""
     return columns if local_size is None else columns.expand(-1, -1, -1, local_size + 1)
 
 

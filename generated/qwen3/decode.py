@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2dfb98c59f949828
-#   text hash     43d450c2ee9392d6
+#   content hash  1d284f7296eacb17
+#   text hash     a0ada07f2d402327
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

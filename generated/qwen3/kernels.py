@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2dfb98c59f949828
-#   text hash     c424764da2d57d38
+#   content hash  1d284f7296eacb17
+#   text hash     bab19f6185b93ebb
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

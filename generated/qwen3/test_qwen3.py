@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2dfb98c59f949828
-#   text hash     2f79e7ec528aa5a4
+#   content hash  1d284f7296eacb17
+#   text hash     fff51108d0413e3b
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

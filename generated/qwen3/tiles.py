@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2dfb98c59f949828
-#   text hash     29ac28f30ba2b9ab
+#   content hash  1d284f7296eacb17
+#   text hash     0f93898eda351128
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2dfb98c59f949828
-#   text hash     5617ed2dd3597241
+#   content hash  1d284f7296eacb17
+#   text hash     46bbe66d873e070f
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -227,7 +227,7 @@ def mask(
     device="cpu",
     **kwargs,
 ):
-    """Where entries' keys begin and end, the first query's position, and how many keys there are with those of the queries.
+    """Where entries' keys begin and end, the first query's position, how many keys there are with those of the queries.
 
     int32 (B, 4, 1, 1), or (B, 4, 1, 1 + window); none of the four where all line up, and None without a window there.
 
@@ -312,7 +312,7 @@ def _columns(*columns):
 
 
 def _with_window(columns, local_size):
-    """The same for layers with a window: their last axis has its size and one place more, and nothing else tells of it."""
+    """The same for layers with a window, of which the size of the last axis tells: it is one more than the window."""
     return columns if local_size is None else columns.expand(-1, -1, -1, local_size + 1)
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a261e53fdefcd8ea
-#   text hash     c61f37553c9990a3
+#   content hash  5ea78f7476a827c5
+#   text hash     0e113abc59039312
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a261e53fdefcd8ea
-#   text hash     e6fdca656012256b
+#   content hash  5ea78f7476a827c5
+#   text hash     3605a655021ffdd9
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a261e53fdefcd8ea
-#   text hash     2f3a6ee52c9328ad
+#   content hash  5ea78f7476a827c5
+#   text hash     7b85ec629cec43da
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

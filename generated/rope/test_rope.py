@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a261e53fdefcd8ea
-#   text hash     06629960b3a5d3c3
+#   content hash  5ea78f7476a827c5
+#   text hash     e91cf483ac7f261d
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

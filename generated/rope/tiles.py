@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a261e53fdefcd8ea
-#   text hash     a8fcbc24b00582ea
+#   content hash  5ea78f7476a827c5
+#   text hash     250bbed1e844bdb4
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bbd6b0bf78659f35
-#   text hash     6d4beb37aefdfe36
+#   content hash  f8fddef8c9827870
+#   text hash     eb9096adb8f777ee
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bbd6b0bf78659f35
-#   text hash     5784c34f0bfa26f5
+#   content hash  f8fddef8c9827870
+#   text hash     316a9020d469072e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bbd6b0bf78659f35
-#   text hash     7d3d0371ae4f9f7b
+#   content hash  f8fddef8c9827870
+#   text hash     58284b258aaac395
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bbd6b0bf78659f35
-#   text hash     8e1ff6f14f96ac41
+#   content hash  f8fddef8c9827870
+#   text hash     7ec25b530bcf9595
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

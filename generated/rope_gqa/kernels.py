@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bbd6b0bf78659f35
-#   text hash     54ea6bc6b8db7887
+#   content hash  f8fddef8c9827870
+#   text hash     18ae03834c0d8294
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

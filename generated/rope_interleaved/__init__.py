@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  97c48770756922b8
-#   text hash     00d67654684b973a
+#   content hash  6847a57d2d9abe6a
+#   text hash     19570c18084c7297
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

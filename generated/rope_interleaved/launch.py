@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  97c48770756922b8
-#   text hash     77868007efe1537f
+#   content hash  6847a57d2d9abe6a
+#   text hash     61b714004710b8ee
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  97c48770756922b8
-#   text hash     5212331e24e9f8cd
+#   content hash  6847a57d2d9abe6a
+#   text hash     7cd1b413f703200d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

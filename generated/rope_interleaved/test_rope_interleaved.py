@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  97c48770756922b8
-#   text hash     255bd3d94062a8db
+#   content hash  6847a57d2d9abe6a
+#   text hash     6e066f24c01bea07
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

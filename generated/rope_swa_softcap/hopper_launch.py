@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  af2ed66c5389783a
-#   text hash     fa8b3c9dfe9fa2f8
+#   content hash  0705ed07a443c596
+#   text hash     917b31041690a569
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  af2ed66c5389783a
-#   text hash     ea324b7db741482b
+#   content hash  0705ed07a443c596
+#   text hash     c049e2514059c0f8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

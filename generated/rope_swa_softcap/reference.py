@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  af2ed66c5389783a
-#   text hash     05bae75600bc24d9
+#   content hash  0705ed07a443c596
+#   text hash     1dec11fa3da345cf
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  efa17b5885b9aef5
-#   text hash     8dda7511d76eba3d
+#   content hash  94744fcdbd60821e
+#   text hash     201db9814f6103db
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  efa17b5885b9aef5
-#   text hash     82c56e1133e7cf8e
+#   content hash  94744fcdbd60821e
+#   text hash     49b38bfa64570062
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  efa17b5885b9aef5
-#   text hash     7f2691fc92a8545a
+#   content hash  94744fcdbd60821e
+#   text hash     d7290dec16319e33
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  efa17b5885b9aef5
-#   text hash     6738fe3b80d3f5aa
+#   content hash  94744fcdbd60821e
+#   text hash     e16147ee0739b6d2
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

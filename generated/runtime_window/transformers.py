@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  efa17b5885b9aef5
-#   text hash     06182521f6210910
+#   content hash  94744fcdbd60821e
+#   text hash     4be78a0afe91b8f1
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -123,7 +123,7 @@ def mask(
     device="cpu",
     **kwargs,
 ):
-    """Where entries' keys begin and end, the first query's position, and how many keys there are with those of the queries.
+    """Where entries' keys begin and end, the first query's position, how many keys there are with those of the queries.
 
     int32 (B, 4, 1, 1), or (B, 4, 1, 1 + window); none of the four where all line up, and None without a window there.
 
@@ -208,7 +208,7 @@ def _columns(*columns):
 
 
 def _with_window(columns, local_size):
-    """The same for layers with a window: their last axis has its size and one place more, and nothing else tells of it."""
+    """The same for layers with a window, of which the size of the last axis tells: it is one more than the window."""
     return columns if local_size is None else columns.expand(-1, -1, -1, local_size + 1)
 
 

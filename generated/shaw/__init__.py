@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  55b1a34cf02965ad
-#   text hash     36febfa6b8de8b90
+#   content hash  9f7be97e5f819795
+#   text hash     dd5328129ffa0b59
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  55b1a34cf02965ad
-#   text hash     fcd9231e8a40414c
+#   content hash  9f7be97e5f819795
+#   text hash     4507d8205310a32c
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

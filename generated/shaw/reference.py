@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  55b1a34cf02965ad
-#   text hash     73170059b81733d4
+#   content hash  9f7be97e5f819795
+#   text hash     38595c81fde55781
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  55b1a34cf02965ad
-#   text hash     18603674499ff1f2
+#   content hash  9f7be97e5f819795
+#   text hash     d96fa9d654a95291
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

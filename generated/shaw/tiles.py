@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  55b1a34cf02965ad
-#   text hash     9cdb8c877478c5a7
+#   content hash  9f7be97e5f819795
+#   text hash     d313f0952d4ee265
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

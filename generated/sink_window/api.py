@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2aaa6f5cbb91b3d2
-#   text hash     51e1ff04b2014cf0
+#   content hash  3a5a33aa73a7bd60
+#   text hash     0463730c583fedc2
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

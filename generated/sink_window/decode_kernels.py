@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2aaa6f5cbb91b3d2
-#   text hash     ef03006064339b41
+#   content hash  3a5a33aa73a7bd60
+#   text hash     bdceffe0d3ca5c5a
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2aaa6f5cbb91b3d2
-#   text hash     3bb1c590b09f3b81
+#   content hash  3a5a33aa73a7bd60
+#   text hash     0291597f8bdfdeb9
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2aaa6f5cbb91b3d2
-#   text hash     443561dfedf7959a
+#   content hash  3a5a33aa73a7bd60
+#   text hash     4c4b7af560324c24
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2aaa6f5cbb91b3d2
-#   text hash     8a38c4fc637a4e23
+#   content hash  3a5a33aa73a7bd60
+#   text hash     6b925752cecb5704
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2aaa6f5cbb91b3d2
-#   text hash     13c9ba60803d6200
+#   content hash  3a5a33aa73a7bd60
+#   text hash     b3ec43a17dbb7b24
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -123,7 +123,7 @@ def mask(
     device="cpu",
     **kwargs,
 ):
-    """Where entries' keys begin and end, the first query's position, and how many keys there are with those of the queries.
+    """Where entries' keys begin and end, the first query's position, how many keys there are with those of the queries.
 
     int32 (B, 4, 1, 1), or (B, 4, 1, 1 + window); none of the four where all line up, and None without a window there.
 
@@ -208,7 +208,7 @@ def _columns(*columns):
 
 
 def _with_window(columns, local_size):
-    """The same for layers with a window: their last axis has its size and one place more, and nothing else tells of it."""
+    """The same for layers with a window, of which the size of the last axis tells: it is one more than the window."""
     return columns if local_size is None else columns.expand(-1, -1, -1, local_size + 1)
 
 

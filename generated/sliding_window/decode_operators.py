@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8343c871c68e242c
-#   text hash     5e2d6ae1d6f8eb49
+#   content hash  3141db90189bdbde
+#   text hash     e9e552cc119b8280
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8343c871c68e242c
-#   text hash     0a1f0d41000c22b8
+#   content hash  3141db90189bdbde
+#   text hash     e9c4dec42b2f9fc5
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

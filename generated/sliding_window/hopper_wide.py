@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8343c871c68e242c
-#   text hash     86f183cbf90a1110
+#   content hash  3141db90189bdbde
+#   text hash     4b763e11f9662cf3
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

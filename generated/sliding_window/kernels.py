@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8343c871c68e242c
-#   text hash     1a50e26ea7f62268
+#   content hash  3141db90189bdbde
+#   text hash     a49c091b1ca49e68
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

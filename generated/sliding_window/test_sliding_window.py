@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8343c871c68e242c
-#   text hash     ca3e6f76b5059c1b
+#   content hash  3141db90189bdbde
+#   text hash     2618c7c1fff05be5
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

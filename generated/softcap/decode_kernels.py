@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  414cd39a0f0fd0f8
-#   text hash     8b08d3e8d1cb09ad
+#   content hash  362e40d792b47f19
+#   text hash     bc2fd91b0cf8ff6d
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  414cd39a0f0fd0f8
-#   text hash     c2229d04a5bc3915
+#   content hash  362e40d792b47f19
+#   text hash     32bc7e403122b9f3
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  414cd39a0f0fd0f8
-#   text hash     ff12a9aa19af2c6b
+#   content hash  362e40d792b47f19
+#   text hash     198bf6c60e52844b
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  414cd39a0f0fd0f8
-#   text hash     6d3f499684adc6c1
+#   content hash  362e40d792b47f19
+#   text hash     c1a4bac7653698e5
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

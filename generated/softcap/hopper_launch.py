@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  414cd39a0f0fd0f8
-#   text hash     56927d2d7b1ac9d6
+#   content hash  362e40d792b47f19
+#   text hash     3804b60394ae57b8
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

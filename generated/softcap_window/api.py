@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b604251249e87bfb
-#   text hash     28952e439de44964
+#   content hash  cb9dec5d599cacb5
+#   text hash     8fce14686d514164
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b604251249e87bfb
-#   text hash     0aeccbd42f99b3fc
+#   content hash  cb9dec5d599cacb5
+#   text hash     d7c57c97dd12e433
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b604251249e87bfb
-#   text hash     795018c288cbeb79
+#   content hash  cb9dec5d599cacb5
+#   text hash     68ac38a88e22923d
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

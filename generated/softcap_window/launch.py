@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b604251249e87bfb
-#   text hash     8c340676dcb23b76
+#   content hash  cb9dec5d599cacb5
+#   text hash     d9874480c7b33600
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b604251249e87bfb
-#   text hash     e7d3f69bb20c647a
+#   content hash  cb9dec5d599cacb5
+#   text hash     180ad4c67aca9064
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

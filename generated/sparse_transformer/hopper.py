@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  dfa5fb0fc7356577
-#   text hash     2cb8158c01eb714d
+#   content hash  adf2392004048c31
+#   text hash     7afdc0155d2ba861
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

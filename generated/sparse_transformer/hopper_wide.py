@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  dfa5fb0fc7356577
-#   text hash     a9b02ee35776e88d
+#   content hash  adf2392004048c31
+#   text hash     85e7ba1a83b76bab
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  dfa5fb0fc7356577
-#   text hash     929a7d2ab4fbaad5
+#   content hash  adf2392004048c31
+#   text hash     882dd53588114500
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  dfa5fb0fc7356577
-#   text hash     1446bfe42fb0f184
+#   content hash  adf2392004048c31
+#   text hash     0ebfcc91aa90aca5
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

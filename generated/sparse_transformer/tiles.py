@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  dfa5fb0fc7356577
-#   text hash     4aa580eb07691d39
+#   content hash  adf2392004048c31
+#   text hash     427c938cbfae9bde
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

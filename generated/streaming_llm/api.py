@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  72470f314ecf58f4
-#   text hash     0e93bbc326ee7c69
+#   content hash  fb62aea5b5b68598
+#   text hash     1b474cc74f66f63b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

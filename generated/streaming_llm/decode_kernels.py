@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  72470f314ecf58f4
-#   text hash     ebb3771606a88ad4
+#   content hash  fb62aea5b5b68598
+#   text hash     93cd6d1a2e057c4b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  72470f314ecf58f4
-#   text hash     364dd918e174c1c9
+#   content hash  fb62aea5b5b68598
+#   text hash     830d96a4a4b23555
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  72470f314ecf58f4
-#   text hash     fe60b3a79ffd5d83
+#   content hash  fb62aea5b5b68598
+#   text hash     208785ccfe3c7206
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  72470f314ecf58f4
-#   text hash     c6c2d0adf72655ff
+#   content hash  fb62aea5b5b68598
+#   text hash     23ea3c12050e7db9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f64b495dbf65d92f
-#   text hash     4087ef204d64275d
+#   content hash  c8bb56b44718fc4f
+#   text hash     2064e1ee8cd5e72d
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

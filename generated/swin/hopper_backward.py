@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f64b495dbf65d92f
-#   text hash     06c8f189f374711e
+#   content hash  c8bb56b44718fc4f
+#   text hash     2f250a8e81e251ce
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

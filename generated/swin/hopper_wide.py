@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f64b495dbf65d92f
-#   text hash     7f2f936b5392ef12
+#   content hash  c8bb56b44718fc4f
+#   text hash     61e119403d28713a
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

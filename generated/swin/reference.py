@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f64b495dbf65d92f
-#   text hash     2d20ea514f06a126
+#   content hash  c8bb56b44718fc4f
+#   text hash     9ef3b9ca7fdb4db1
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

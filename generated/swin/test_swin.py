@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f64b495dbf65d92f
-#   text hash     24c442c870cce9cf
+#   content hash  c8bb56b44718fc4f
+#   text hash     6feef54fc0bc1d09
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

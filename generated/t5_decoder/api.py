@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4681ad3a27151d3c
-#   text hash     3120b2f5668d2458
+#   content hash  d973c24f99e43a39
+#   text hash     d89171af9dc7d293
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

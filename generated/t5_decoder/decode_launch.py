@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4681ad3a27151d3c
-#   text hash     f2504ab24d731558
+#   content hash  d973c24f99e43a39
+#   text hash     c05b09792a7fa6e0
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4681ad3a27151d3c
-#   text hash     6da72478bf3f803f
+#   content hash  d973c24f99e43a39
+#   text hash     0cedbdece06f3a18
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4681ad3a27151d3c
-#   text hash     4a5f16c5f3f6bd15
+#   content hash  d973c24f99e43a39
+#   text hash     f1b771595f2df62a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4681ad3a27151d3c
-#   text hash     23adf557cec5cec4
+#   content hash  d973c24f99e43a39
+#   text hash     2ea7ff666b09e4e4
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

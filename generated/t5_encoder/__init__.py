@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7ded8afa34291926
-#   text hash     066c51c82aba3431
+#   content hash  ff921c58203c6707
+#   text hash     2ef59ec792cccf40
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

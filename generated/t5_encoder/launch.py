@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7ded8afa34291926
-#   text hash     89a9dadfac6bf4ff
+#   content hash  ff921c58203c6707
+#   text hash     ea0f3fa5a78cbe6d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

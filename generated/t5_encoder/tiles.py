@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7ded8afa34291926
-#   text hash     083a71629b6e902a
+#   content hash  ff921c58203c6707
+#   text hash     c7ddc5068113f857
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8d0473ef1be1d607
-#   text hash     e22a84025b63b310
+#   content hash  faadafab192bb246
+#   text hash     c9835f6bd999d1db
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

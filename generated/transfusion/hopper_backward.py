@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8d0473ef1be1d607
-#   text hash     8f5c8f75abeb5042
+#   content hash  faadafab192bb246
+#   text hash     bb523bda6df5b1a3
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

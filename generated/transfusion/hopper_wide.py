@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8d0473ef1be1d607
-#   text hash     60dbf2067af014e6
+#   content hash  faadafab192bb246
+#   text hash     76e98edb4ae1196c
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

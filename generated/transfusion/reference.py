@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8d0473ef1be1d607
-#   text hash     ef8043006120fe70
+#   content hash  faadafab192bb246
+#   text hash     19a27b95e3b2d017
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4658c24a2e456129
-#   text hash     134a991bb7035fdc
+#   content hash  334c12c8bc94de32
+#   text hash     4ba8cfd14f546e49
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

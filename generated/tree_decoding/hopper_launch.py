@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4658c24a2e456129
-#   text hash     11ddddaa187d5e37
+#   content hash  334c12c8bc94de32
+#   text hash     44fb9b72a9fd0618
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4658c24a2e456129
-#   text hash     18ca77cd319f9511
+#   content hash  334c12c8bc94de32
+#   text hash     b515b617643e147c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

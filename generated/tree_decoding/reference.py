@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4658c24a2e456129
-#   text hash     b2e790b09fe8decb
+#   content hash  334c12c8bc94de32
+#   text hash     21de8680ecff742c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -443,6 +443,7 @@ def attend(module: ModuleType, *, causal: bool = True, mask: object = None, **gi
         ("sink_window", {"s_aux": state(2), "sliding_window": 128, "sinks": state(2)}, "the layer gives its sinks as"),
         ("causal", {"mask": WINDOWED}, "causal: the layer has a window of 7 keys, the spec none"),
         ("sliding_window", {"mask": WINDOWED}, "the spec has a window of 1024 keys, the layer one of 7"),
+        ("packed_causal", {"cu_seq_lens_q": state(2)}, "packed_causal: expected cu_seq_lens_k beside cu_seq_lens_q"),
         ("packed_causal", {"mask": (None, None, 7)}, "packed_causal: the layer has a window of 7 keys, the spec none"),
         ("causal", {"cu_seq_lens_q": state(2)}, "causal: cu_seq_lens_q packs sequences"),
         ("causal", {"mask": state(1, 1, 4, 4)}, r"expected no ready mask, .* got torch.Size\(\[1, 1, 4, 4\]\)"),

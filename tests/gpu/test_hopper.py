@@ -210,6 +210,35 @@ def test_decays_are_in_the_gradients_of_queries_keys_and_values(
     assert (found_decay - exact_decay).norm() < 5e-3 * exact_decay.norm()
 
 
+@pytest.mark.parametrize("name", ["log_decay", "packed_log_decay"])
+def test_decays_learn_by_programs_that_take_tiles_in_turns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    package, rows = Package(name, monkeypatch), (700,) if name == "packed_log_decay" else (2, 700)
+    cuts = torch.tensor([0, 70, 71, 300, 700], device="cuda", dtype=torch.int32)
+    more = {"cu_seqlens": cuts, "max_seqlen": 400} if name == "packed_log_decay" else {}
+    given = [random(*rows, 8, 64, dtype=torch.float16) for _ in range(3)]
+    decay, dout, stages = decays(*rows, 8), random(*rows, 8, 64, dtype=torch.float16), []
+    by_groups = package.runtime.by_groups
+
+    def told(*given: Any) -> Any:
+        found = by_groups(*given)
+        stages.append(found[1]["K_STAGES"])
+        return found
+
+    monkeypatch.setattr(package.runtime, "by_groups", told)
+    found = []
+    for programs in (132, 3):
+        monkeypatch.setattr(package.runtime, "multiprocessors", lambda device, programs=programs: programs)
+        learned = [x.detach().requires_grad_() for x in (*given, decay)]
+        out, _ = package.call("hopper", *learned[:3], **more, log_decay=learned[3])
+        found.append(torch.autograd.grad(out, learned, dout))
+    assert stages == [1, 2]
+    one, turns = ([x.float() for x in gradients] for gradients in found)
+    # what programs add to memory comes in any order
+    assert torch.equal(one[1], turns[1]) and torch.equal(one[2], turns[2])
+    assert (one[0] - turns[0]).norm() < 1e-3 * one[0].norm() and (one[3] - turns[3]).norm() < 1e-4 * one[3].norm()
+
+
 RAISED = """
 name: raised
 mask: [causal]

@@ -61,7 +61,7 @@ def variant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Find]:
 
 def whole(module: ModuleType, s: Sequences, b: int, given: Values) -> Found:
     """What `attention` gives a sequence's new tokens: behind others where no keyword stands as queries do."""
-    chunk = any(word in given for word in ("q_segments", "tree_mask", "bias", "calm")) or not s.lengths[b]
+    chunk = any(word in given for word in ("q_segments", "tree_mask", "bias", "calm", "near")) or not s.lengths[b]
     before = torch.randn(0 if chunk else s.lengths[b] - s.new[b], *s.q[b].shape[1:], dtype=s.q[b].dtype)
     q = torch.cat([before, s.q[b]])
     out, lse = module.attention(q[None], s.k[b][None], s.v[b][None], return_lse=True, **given)

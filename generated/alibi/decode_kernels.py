@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e2e904cc86316c0c
-#   text hash     b60bc5845dbae4c2
+#   content hash  292fbaf1e0e62e99
+#   text hash     2b1515a12ce0a002
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e2e904cc86316c0c
-#   text hash     7f9775ab4eb4b76d
+#   content hash  292fbaf1e0e62e99
+#   text hash     6629e32755eb2578
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

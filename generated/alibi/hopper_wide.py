@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e2e904cc86316c0c
-#   text hash     8e29387b9dc5a6a2
+#   content hash  292fbaf1e0e62e99
+#   text hash     8940b10bd300aabf
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e2e904cc86316c0c
-#   text hash     c5e37aad2b7bf759
+#   content hash  292fbaf1e0e62e99
+#   text hash     3a1cbef6590652cc
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

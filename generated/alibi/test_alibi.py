@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e2e904cc86316c0c
-#   text hash     6b72d984d4d1e4eb
+#   content hash  292fbaf1e0e62e99
+#   text hash     f4f4003ffd520edc
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

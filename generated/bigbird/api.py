@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  72f101a5912fc54e
-#   text hash     f90c0ecb543a0182
+#   content hash  aeb6842852da93a1
+#   text hash     07aa76124215977d
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  72f101a5912fc54e
-#   text hash     d0eb6fdf6b422811
+#   content hash  aeb6842852da93a1
+#   text hash     eac0d1b2d16409a5
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  72f101a5912fc54e
-#   text hash     0b308380a6c813b3
+#   content hash  aeb6842852da93a1
+#   text hash     28a22522aec4365e
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

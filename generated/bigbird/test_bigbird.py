@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  72f101a5912fc54e
-#   text hash     ac397222b85ca07c
+#   content hash  aeb6842852da93a1
+#   text hash     8e7547dfa9a6a856
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

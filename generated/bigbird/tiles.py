@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  72f101a5912fc54e
-#   text hash     2f1fe4ae8a5661d7
+#   content hash  aeb6842852da93a1
+#   text hash     3972b05704292c89
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

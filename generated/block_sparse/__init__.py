@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  51d63740f76a7a44
-#   text hash     f8e6c67abbbb5284
+#   content hash  6d13df4abee1f2da
+#   text hash     47a40b0bca26e699
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

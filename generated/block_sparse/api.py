@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  51d63740f76a7a44
-#   text hash     75dbbd6c5ddcf1cb
+#   content hash  6d13df4abee1f2da
+#   text hash     b0a327cc17463028
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

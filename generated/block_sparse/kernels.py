@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  51d63740f76a7a44
-#   text hash     fa287c46908aadba
+#   content hash  6d13df4abee1f2da
+#   text hash     d16e7b58fd1e7c10
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  51d63740f76a7a44
-#   text hash     b47c90e68b5a07d5
+#   content hash  6d13df4abee1f2da
+#   text hash     ac0e50c18ab80fe5
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  51d63740f76a7a44
-#   text hash     faf5ae0a0598bb6b
+#   content hash  6d13df4abee1f2da
+#   text hash     5e07eadbb7624d10
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  843c4df6fe6ebe7d
-#   text hash     0594aa3411081805
+#   content hash  4d22aebfe2b57e57
+#   text hash     1cbdb21723f55d32
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  843c4df6fe6ebe7d
-#   text hash     ba3d4f29d24b8ee8
+#   content hash  4d22aebfe2b57e57
+#   text hash     645dbc270934937d
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

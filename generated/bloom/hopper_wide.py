@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  843c4df6fe6ebe7d
-#   text hash     dd8d63de1b0a512c
+#   content hash  4d22aebfe2b57e57
+#   text hash     a465bc3d2ce9be78
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  843c4df6fe6ebe7d
-#   text hash     12c138aa55183d03
+#   content hash  4d22aebfe2b57e57
+#   text hash     7b3afb337301eaee
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

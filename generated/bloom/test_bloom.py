@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  843c4df6fe6ebe7d
-#   text hash     52a9826a204126f7
+#   content hash  4d22aebfe2b57e57
+#   text hash     0c3b8da210fd0a8b
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

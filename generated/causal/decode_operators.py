@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2169362e83ce96bc
-#   text hash     e3344ae063d7dfed
+#   content hash  7e68e4c9a27ce458
+#   text hash     c45f082a971fe1cd
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

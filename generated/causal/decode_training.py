@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2169362e83ce96bc
-#   text hash     fcd8f2c5a7a3aa50
+#   content hash  7e68e4c9a27ce458
+#   text hash     6e49e0dcedeb08fe
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2169362e83ce96bc
-#   text hash     929b1f2dd66504da
+#   content hash  7e68e4c9a27ce458
+#   text hash     38eba0f4f1a2a579
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

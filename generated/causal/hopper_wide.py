@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2169362e83ce96bc
-#   text hash     179bcb7f348785b5
+#   content hash  7e68e4c9a27ce458
+#   text hash     edf37ae30573579d
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

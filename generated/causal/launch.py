@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2169362e83ce96bc
-#   text hash     4d9d8b77e077f4ce
+#   content hash  7e68e4c9a27ce458
+#   text hash     5147c249163ff7fc
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2169362e83ce96bc
-#   text hash     471d2ef806a96ce3
+#   content hash  7e68e4c9a27ce458
+#   text hash     e4a518d5fa30b537
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

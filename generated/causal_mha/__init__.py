@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  dfd4d4815d1fc52e
-#   text hash     e08e5d0d5ee104cb
+#   content hash  1384acc7d6390e08
+#   text hash     d0caaca43ec66cf3
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  dfd4d4815d1fc52e
-#   text hash     4a0dedbfae8171ab
+#   content hash  1384acc7d6390e08
+#   text hash     fad8253748f844d8
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

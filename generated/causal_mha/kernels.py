@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  dfd4d4815d1fc52e
-#   text hash     2acaf2fdeb7c27a3
+#   content hash  1384acc7d6390e08
+#   text hash     751f0ea599cf543e
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  dfd4d4815d1fc52e
-#   text hash     b80da7daff1035fe
+#   content hash  1384acc7d6390e08
+#   text hash     110144fb1100c968
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

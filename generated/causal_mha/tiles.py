@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  dfd4d4815d1fc52e
-#   text hash     79fac61d9f394e74
+#   content hash  1384acc7d6390e08
+#   text hash     174d989bb17a31ec
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

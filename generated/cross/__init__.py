@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ce3eeb5b4650f426
-#   text hash     abc7a528069c7088
+#   content hash  9d293bd23750c417
+#   text hash     0ebe810a1218dc66
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ce3eeb5b4650f426
-#   text hash     471e340d89b01919
+#   content hash  9d293bd23750c417
+#   text hash     38f0780324ad9e82
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

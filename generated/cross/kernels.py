@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ce3eeb5b4650f426
-#   text hash     c0360ded03dfeadf
+#   content hash  9d293bd23750c417
+#   text hash     7d26a1960910166b
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ce3eeb5b4650f426
-#   text hash     1617d586ff00aedb
+#   content hash  9d293bd23750c417
+#   text hash     90a0e24eca73f474
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ce3eeb5b4650f426
-#   text hash     6e4d2e819e87ca9d
+#   content hash  9d293bd23750c417
+#   text hash     bff0666c5d0f6bf7
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fd285af422fda4c1
-#   text hash     cb4b37a8dbb75376
+#   content hash  8aaa0ed92c75be9c
+#   text hash     8162ea4e76cc8ca5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

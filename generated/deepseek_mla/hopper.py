@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fd285af422fda4c1
-#   text hash     ecd9beb36162a778
+#   content hash  8aaa0ed92c75be9c
+#   text hash     547fee7a05455cda
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

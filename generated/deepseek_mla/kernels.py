@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fd285af422fda4c1
-#   text hash     1bb8b49701642f9f
+#   content hash  8aaa0ed92c75be9c
+#   text hash     0fe2c0042ed0148c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fd285af422fda4c1
-#   text hash     2658093ed7f5491a
+#   content hash  8aaa0ed92c75be9c
+#   text hash     30260dac9503fd79
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fd285af422fda4c1
-#   text hash     ca895001f5af2c0e
+#   content hash  8aaa0ed92c75be9c
+#   text hash     50095841569229c2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  00ed0aabfea24508
-#   text hash     c7ffbabbddc48233
+#   content hash  a2b7fa2643dc7f10
+#   text hash     231f4076e10f8846
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

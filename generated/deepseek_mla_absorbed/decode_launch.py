@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  00ed0aabfea24508
-#   text hash     b53f2f38132e0503
+#   content hash  a2b7fa2643dc7f10
+#   text hash     5f330b46e0cd68b9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  00ed0aabfea24508
-#   text hash     e662f950e115878d
+#   content hash  a2b7fa2643dc7f10
+#   text hash     6bea4e42f9ef0b61
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  00ed0aabfea24508
-#   text hash     407245b0680ea8aa
+#   content hash  a2b7fa2643dc7f10
+#   text hash     26d1f54f1e9f932f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8bce5628c648c6a5
-#   text hash     b8aeb839750d353f
+#   content hash  f476d53a8b497fc8
+#   text hash     8d7e4a62c81f7a9a
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

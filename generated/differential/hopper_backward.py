@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8bce5628c648c6a5
-#   text hash     62498ff6d5637d5b
+#   content hash  f476d53a8b497fc8
+#   text hash     d85e43864fb8eb16
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8bce5628c648c6a5
-#   text hash     e751b355d333b809
+#   content hash  f476d53a8b497fc8
+#   text hash     43a3ba2dd8cd4288
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8bce5628c648c6a5
-#   text hash     ef26a7071472f8cb
+#   content hash  f476d53a8b497fc8
+#   text hash     254badf27de6fc3d
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

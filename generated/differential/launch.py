@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8bce5628c648c6a5
-#   text hash     33001c1571139231
+#   content hash  f476d53a8b497fc8
+#   text hash     92cfe2045a677a99
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

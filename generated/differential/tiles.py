@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8bce5628c648c6a5
-#   text hash     959479151b6afe4d
+#   content hash  f476d53a8b497fc8
+#   text hash     2791499983cca8f6
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

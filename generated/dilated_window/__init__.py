@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4e1a851c5e77e39e
-#   text hash     e37aacb2c455a581
+#   content hash  96ec298be9f8a055
+#   text hash     2e01946789e4246c
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4e1a851c5e77e39e
-#   text hash     316310f98c3421ed
+#   content hash  96ec298be9f8a055
+#   text hash     b3aea7bdc73a8ae7
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4e1a851c5e77e39e
-#   text hash     9a9bcb8f10e9afcb
+#   content hash  96ec298be9f8a055
+#   text hash     a2d4fcac83515fd2
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4e1a851c5e77e39e
-#   text hash     c209125efc62e260
+#   content hash  96ec298be9f8a055
+#   text hash     2da600a488948f1e
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

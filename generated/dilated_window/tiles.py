@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4e1a851c5e77e39e
-#   text hash     06f2169459ec1593
+#   content hash  96ec298be9f8a055
+#   text hash     c98086f99c8c1052
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8f59deead682cc3f
-#   text hash     4728d1d401a0ea0a
+#   content hash  9729121396c2bcf3
+#   text hash     1ae44380b11fbc5f
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

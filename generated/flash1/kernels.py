@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8f59deead682cc3f
-#   text hash     ae0cc325dd9cc559
+#   content hash  9729121396c2bcf3
+#   text hash     83030d903e07493e
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

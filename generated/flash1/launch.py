@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8f59deead682cc3f
-#   text hash     9c8d359f92ba8189
+#   content hash  9729121396c2bcf3
+#   text hash     e5de9e934403a35e
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8f59deead682cc3f
-#   text hash     01c3c07cdecbc22d
+#   content hash  9729121396c2bcf3
+#   text hash     db8f52a5126a45f4
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8f59deead682cc3f
-#   text hash     c45b57fb284b5f29
+#   content hash  9729121396c2bcf3
+#   text hash     12e30d495e99d434
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8d9c325fe9d56cca
-#   text hash     187d4bc6474d9bc4
+#   content hash  c83fd5005dae0243
+#   text hash     dd75782009d72563
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

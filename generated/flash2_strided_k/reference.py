@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8d9c325fe9d56cca
-#   text hash     d2a7efbcd3436b37
+#   content hash  c83fd5005dae0243
+#   text hash     71a96ddc9dd85b8a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

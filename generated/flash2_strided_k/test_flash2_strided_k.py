@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8d9c325fe9d56cca
-#   text hash     6f457186c8346cd6
+#   content hash  c83fd5005dae0243
+#   text hash     a07e10651d82f8c8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

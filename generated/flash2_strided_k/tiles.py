@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8d9c325fe9d56cca
-#   text hash     4f8fdcb01d9d188e
+#   content hash  c83fd5005dae0243
+#   text hash     9a0008ccdc06b322
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

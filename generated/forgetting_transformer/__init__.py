@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a8a51119c1df34a1
-#   text hash     934c6ae25c51caf0
+#   content hash  9892e2fe6b89ee61
+#   text hash     7d861dc33bfc6fa6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a8a51119c1df34a1
-#   text hash     cfb5d9a4d6558050
+#   content hash  9892e2fe6b89ee61
+#   text hash     5a27005053c47cbd
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a8a51119c1df34a1
-#   text hash     a72fe902f01973fa
+#   content hash  9892e2fe6b89ee61
+#   text hash     1b077b16d0a686d8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

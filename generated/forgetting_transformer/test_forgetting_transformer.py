@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a8a51119c1df34a1
-#   text hash     a42c9f97d7898e37
+#   content hash  9892e2fe6b89ee61
+#   text hash     7d68d1681e74392a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

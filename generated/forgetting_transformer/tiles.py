@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a8a51119c1df34a1
-#   text hash     336599bf0704ca47
+#   content hash  9892e2fe6b89ee61
+#   text hash     fb056c8c83e307d2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

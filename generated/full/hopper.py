@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b38ad87a256f8d20
-#   text hash     d8596cb6843434a0
+#   content hash  7a36197a8bbe4558
+#   text hash     c643aba3720f41c7
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

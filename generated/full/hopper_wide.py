@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b38ad87a256f8d20
-#   text hash     d6efc3f70c9409a8
+#   content hash  7a36197a8bbe4558
+#   text hash     480875b38049ff91
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b38ad87a256f8d20
-#   text hash     f80e4afa43fc7bde
+#   content hash  7a36197a8bbe4558
+#   text hash     b3b073e904c7ca0e
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b38ad87a256f8d20
-#   text hash     598a88b2bab65380
+#   content hash  7a36197a8bbe4558
+#   text hash     25d9bb60e829081d
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b38ad87a256f8d20
-#   text hash     37b18b25bc78ca00
+#   content hash  7a36197a8bbe4558
+#   text hash     178a436540b61f61
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

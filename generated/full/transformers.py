@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b38ad87a256f8d20
-#   text hash     56db1d419b820ddc
+#   content hash  7a36197a8bbe4558
+#   text hash     9988c5cd7e59a702
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -74,7 +74,7 @@ def attend(
     if any(kwargs.get(name) is not None for name in ("indices", "block_indices")):
         raise ValueError(f"{SPEC}: the layer picks keys for each query, the spec does not")
     if kwargs.get("sinks") is not None:
-        raise ValueError(f"{SPEC}: the layer gives its sinks as `sinks`, they are read as s_aux alone")
+        raise ValueError(f"{SPEC}: the layer gives its sinks as `sinks`, this reads s_aux alone")
     if kwargs.get("cu_seq_lens_q") is not None:
         raise ValueError(f"{SPEC}: cu_seq_lens_q packs sequences: this takes a spec with layout: packed")
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
@@ -105,7 +105,9 @@ def mask(
     if use_vmap:
         raise ValueError(f"{SPEC}: the model joins a mask of its own to the usual one; write it into the spec")
     if local_size is not None and local_size == getattr(kwargs.get("config"), "attention_chunk_size", None):
-        raise ValueError(f"{SPEC}: the model has layers that see chunks of {local_size} keys, the spec does not")
+        raise ValueError(
+            f"{SPEC}: the model has layers that see chunks of {local_size} keys, which are not read from it"
+        )
     if mask_function is not bidirectional_mask_function:
         raise ValueError(f"{SPEC}: the model asks for a mask that hides keys, the spec shows all")
     wait = _may_wait(q_length, device)
@@ -165,20 +167,10 @@ def _columns(*columns):
     return torch.stack(torch.broadcast_tensors(*columns)).to(torch.int32).T[:, :, None, None]
 
 
-def _with_window(columns, local_size):
-    """The same for layers with a window, of which the size of the last axis tells: it is one more than the window."""
-    return columns if local_size is None else columns.expand(-1, -1, -1, local_size + 1)
-
-
-def _window(attention_mask):
-    """The window of the layers that a mask was made for; None where they have none."""
-    return attention_mask.shape[-1] - 1 or None if _is_made(attention_mask) else None
-
-
-def _is_made(attention_mask):
-    """Whether `mask` made it."""
-    made = isinstance(attention_mask, torch.Tensor) and attention_mask.dtype == torch.int32
-    return made and attention_mask.dim() == 4 and attention_mask.shape[2] == 1
+def _are_columns(attention_mask):
+    """Whether it looks like what `mask` makes: a ready mask has a last axis of all keys."""
+    numbers = isinstance(attention_mask, torch.Tensor) and attention_mask.dtype == torch.int32
+    return numbers and attention_mask.dim() == 4 and attention_mask.shape[3] == 1
 
 
 LAST = {}  # the mask of the last call and its columns: layers hand on the same one
@@ -195,7 +187,7 @@ def _numbers(attention_mask):
 
 
 def _unbound(attention_mask):
-    if not _is_made(attention_mask):
+    if not _are_columns(attention_mask):
         got = getattr(attention_mask, "shape", type(attention_mask).__name__)
         raise ValueError(f"{SPEC}: expected no ready mask, but a 2-D attention_mask of the model, got {got}")
     return tuple(x.contiguous() for x in attention_mask[:, :, 0, 0].unbind(1))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4814a7779932fc58
-#   text hash     fe9b1b255f0e4818
+#   content hash  941ac74a905510bf
+#   text hash     6cf283b5d86a3033
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

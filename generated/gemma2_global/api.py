@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4814a7779932fc58
-#   text hash     ff245c189749b27a
+#   content hash  941ac74a905510bf
+#   text hash     401e2dc6a47d2f8e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4814a7779932fc58
-#   text hash     2fe624e1b0aac424
+#   content hash  941ac74a905510bf
+#   text hash     17148ae02f74b815
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4814a7779932fc58
-#   text hash     2553b94e63e020b6
+#   content hash  941ac74a905510bf
+#   text hash     aa1eea723d287b2e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

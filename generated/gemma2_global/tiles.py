@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4814a7779932fc58
-#   text hash     4f601666eefde7fa
+#   content hash  941ac74a905510bf
+#   text hash     7bd765805454bd9f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  057c747c97fe53ec
-#   text hash     61a26c5e606b0b3a
+#   content hash  f1b2a10ed6629c6c
+#   text hash     1d94a8d2c0e9d294
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

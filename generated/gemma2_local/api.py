@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  057c747c97fe53ec
-#   text hash     18b706dc360e4d9d
+#   content hash  f1b2a10ed6629c6c
+#   text hash     8ab9fb7d8b3b6ba4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  057c747c97fe53ec
-#   text hash     02f8e4601e4032b3
+#   content hash  f1b2a10ed6629c6c
+#   text hash     035b74039948654d
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

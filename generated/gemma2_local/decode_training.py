@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  057c747c97fe53ec
-#   text hash     e906d744ba3f8df6
+#   content hash  f1b2a10ed6629c6c
+#   text hash     104c764acfd92da2
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  057c747c97fe53ec
-#   text hash     db5f34bd6a0e6bc0
+#   content hash  f1b2a10ed6629c6c
+#   text hash     8fc68b246cf55e41
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4007e855bf19a9a4
-#   text hash     f35a8c48ba38ab9f
+#   content hash  32d69b230b94812b
+#   text hash     176640f2af66e623
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4007e855bf19a9a4
-#   text hash     d85b4d5791c873be
+#   content hash  32d69b230b94812b
+#   text hash     f38a05f827c791e8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4007e855bf19a9a4
-#   text hash     4170bc48eaed8966
+#   content hash  32d69b230b94812b
+#   text hash     403445409646a5f0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4007e855bf19a9a4
-#   text hash     2014d4cc2b76d9a0
+#   content hash  32d69b230b94812b
+#   text hash     8dff7aa6cec31e23
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

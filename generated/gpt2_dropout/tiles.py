@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4007e855bf19a9a4
-#   text hash     ffe97d6db9915fdd
+#   content hash  32d69b230b94812b
+#   text hash     b3b1e5c8dd619280
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f0713ea9fc2beff7
-#   text hash     f52e3c329158b0c5
+#   content hash  9bae31e5740f6c18
+#   text hash     9cee96645360644d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f0713ea9fc2beff7
-#   text hash     5a75078919a0cd15
+#   content hash  9bae31e5740f6c18
+#   text hash     6a4250fa48627659
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f0713ea9fc2beff7
-#   text hash     3c832fc471ad0595
+#   content hash  9bae31e5740f6c18
+#   text hash     2201057058644358
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

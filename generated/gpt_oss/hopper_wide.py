@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f0713ea9fc2beff7
-#   text hash     f7382c1a52b084d5
+#   content hash  9bae31e5740f6c18
+#   text hash     eb55bdcbe216c532
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

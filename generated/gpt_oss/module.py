@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f0713ea9fc2beff7
-#   text hash     471043c85be5930e
+#   content hash  9bae31e5740f6c18
+#   text hash     98c049ab3cf01da0
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

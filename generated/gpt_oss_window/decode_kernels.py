@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0d8f9e9e56ded897
-#   text hash     2ca22d30f8230c39
+#   content hash  fb864a2e46a61309
+#   text hash     1739d7edd97c1f4c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

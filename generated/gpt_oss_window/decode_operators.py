@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0d8f9e9e56ded897
-#   text hash     7f612e7c5d598d75
+#   content hash  fb864a2e46a61309
+#   text hash     4d1b3b3ed7e123a3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0d8f9e9e56ded897
-#   text hash     465404e52dd3f0c5
+#   content hash  fb864a2e46a61309
+#   text hash     0ee728b24e62de6c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

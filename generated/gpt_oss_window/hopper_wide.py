@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0d8f9e9e56ded897
-#   text hash     7a38e58c700bdc20
+#   content hash  fb864a2e46a61309
+#   text hash     46117d972a624667
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0d8f9e9e56ded897
-#   text hash     079e54c1f08b37b8
+#   content hash  fb864a2e46a61309
+#   text hash     12bc6527932070b5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

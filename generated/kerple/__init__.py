@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2ec263507be1c9d0
-#   text hash     c3ba877088cb5783
+#   content hash  bf866bc3d27aaa69
+#   text hash     894f4bbebcf2ca11
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

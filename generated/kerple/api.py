@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2ec263507be1c9d0
-#   text hash     36a41ed29549b168
+#   content hash  bf866bc3d27aaa69
+#   text hash     244175ce43eec2fa
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

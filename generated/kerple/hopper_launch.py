@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2ec263507be1c9d0
-#   text hash     a262d143196a3e55
+#   content hash  bf866bc3d27aaa69
+#   text hash     7800824d5fcc9bcf
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2ec263507be1c9d0
-#   text hash     bc926fac0d93c7e6
+#   content hash  bf866bc3d27aaa69
+#   text hash     f49df90b3696d3a6
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2ec263507be1c9d0
-#   text hash     fc08cfe3f2683fb1
+#   content hash  bf866bc3d27aaa69
+#   text hash     f508827e98f1866c
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  34249217002f1772
-#   text hash     ccb0cfa903fbc2ef
+#   content hash  66df4fd554e70494
+#   text hash     a46ae656568b5382
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

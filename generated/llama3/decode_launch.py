@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  34249217002f1772
-#   text hash     5b5edd5e4a6e9370
+#   content hash  66df4fd554e70494
+#   text hash     6ed725160e3f618f
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  34249217002f1772
-#   text hash     8e7f4f925c0c5d21
+#   content hash  66df4fd554e70494
+#   text hash     211fd0a97a5c3a61
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

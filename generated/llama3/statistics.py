@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  34249217002f1772
-#   text hash     b92b2a780db61635
+#   content hash  66df4fd554e70494
+#   text hash     154d3eb4c0c607a9
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

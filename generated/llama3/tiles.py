@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  34249217002f1772
-#   text hash     ab38ab2e4b1cdc2d
+#   content hash  66df4fd554e70494
+#   text hash     f2057130ed9b867a
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  92f91f9c80feb255
-#   text hash     9ceb186a69909c27
+#   content hash  deaa7ec3e5c0104e
+#   text hash     9012738e4ffe4652
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  92f91f9c80feb255
-#   text hash     4c3d31aae2d2a4ee
+#   content hash  deaa7ec3e5c0104e
+#   text hash     09ddd205ffec8e48
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  92f91f9c80feb255
-#   text hash     7f543372e0bb8eeb
+#   content hash  deaa7ec3e5c0104e
+#   text hash     4e7a078132bca256
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

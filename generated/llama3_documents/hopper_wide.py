@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  92f91f9c80feb255
-#   text hash     4e1cda4beef24d97
+#   content hash  deaa7ec3e5c0104e
+#   text hash     e9a79a4e6943df38
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  92f91f9c80feb255
-#   text hash     b093917599af658b
+#   content hash  deaa7ec3e5c0104e
+#   text hash     6cf11d2e09381d94
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  585c244b09fdd51d
-#   text hash     9590e60163320c7a
+#   content hash  aac7ab2924ca6d68
+#   text hash     fa7034ebe4568c94
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

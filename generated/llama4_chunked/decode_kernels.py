@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  585c244b09fdd51d
-#   text hash     020bd27f8e31657d
+#   content hash  aac7ab2924ca6d68
+#   text hash     9a8084ea7da8271e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  585c244b09fdd51d
-#   text hash     02adc3e0c30324f4
+#   content hash  aac7ab2924ca6d68
+#   text hash     8807739ffe07a915
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  585c244b09fdd51d
-#   text hash     7810ed9a9e0bc886
+#   content hash  aac7ab2924ca6d68
+#   text hash     fd4c49f86ba3f8a7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  585c244b09fdd51d
-#   text hash     6c9d274968f67582
+#   content hash  aac7ab2924ca6d68
+#   text hash     92fc578c32327889
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

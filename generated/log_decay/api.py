@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1599ddb1cb273711
-#   text hash     1f4e7e18254a80a0
+#   content hash  24bb292a7b0a22d1
+#   text hash     561c95d124199992
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

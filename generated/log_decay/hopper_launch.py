@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1599ddb1cb273711
-#   text hash     66a4b38b08087fb4
+#   content hash  24bb292a7b0a22d1
+#   text hash     abeb87577ecb1367
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

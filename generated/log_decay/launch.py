@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1599ddb1cb273711
-#   text hash     3e13fd3de39d5234
+#   content hash  24bb292a7b0a22d1
+#   text hash     10484754c40a92a6
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1599ddb1cb273711
-#   text hash     82b5112272b1b6e3
+#   content hash  24bb292a7b0a22d1
+#   text hash     0725a8eb5bc093e7
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1599ddb1cb273711
-#   text hash     f4a0a24dcbb5f562
+#   content hash  24bb292a7b0a22d1
+#   text hash     f88375a701d99f34
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

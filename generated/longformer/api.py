@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ddba98216aff3882
-#   text hash     611cd540515508b3
+#   content hash  879a424880ab5e9d
+#   text hash     d93928437f759e5b
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ddba98216aff3882
-#   text hash     db32e798d3628d8a
+#   content hash  879a424880ab5e9d
+#   text hash     1beec2a261c1ed23
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

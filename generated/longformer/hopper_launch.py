@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ddba98216aff3882
-#   text hash     b7e3e4818c765046
+#   content hash  879a424880ab5e9d
+#   text hash     b7b3920714cbd521
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

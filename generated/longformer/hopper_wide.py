@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ddba98216aff3882
-#   text hash     91777ff5fd481d1d
+#   content hash  879a424880ab5e9d
+#   text hash     8da5460e06a018ce
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ddba98216aff3882
-#   text hash     d8c1c99f08ca89f0
+#   content hash  879a424880ab5e9d
+#   text hash     5d30ab70014959b8
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  23276715cab8bbd1
-#   text hash     36a4def05a5dec11
+#   content hash  ded0242b1de2e315
+#   text hash     856bfe1a3aaa379e
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

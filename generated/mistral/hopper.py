@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  23276715cab8bbd1
-#   text hash     4bc3fa04590179b0
+#   content hash  ded0242b1de2e315
+#   text hash     fc6075581e115476
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

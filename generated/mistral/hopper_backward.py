@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  23276715cab8bbd1
-#   text hash     afb2fdd6ee52993e
+#   content hash  ded0242b1de2e315
+#   text hash     0061bc012eaa2780
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

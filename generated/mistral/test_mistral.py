@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  23276715cab8bbd1
-#   text hash     57f553d669b8ffa0
+#   content hash  ded0242b1de2e315
+#   text hash     c295a41f596cd37b
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  23276715cab8bbd1
-#   text hash     6348e509c87d8fc8
+#   content hash  ded0242b1de2e315
+#   text hash     5f14628520fffc10
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -83,7 +83,7 @@ def attend(
     if any(kwargs.get(name) is not None for name in ("indices", "block_indices")):
         raise ValueError(f"{SPEC}: the layer picks keys for each query, the spec does not")
     if kwargs.get("sinks") is not None:
-        raise ValueError(f"{SPEC}: the layer gives its sinks as `sinks`, they are read as s_aux alone")
+        raise ValueError(f"{SPEC}: the layer gives its sinks as `sinks`, this reads s_aux alone")
     if kwargs.get("cu_seq_lens_q") is not None:
         raise ValueError(f"{SPEC}: cu_seq_lens_q packs sequences: this takes a spec with layout: packed")
     cos, sin, positions = _unrotated(query) if angles is None else angles
@@ -229,7 +229,8 @@ def mask(
 ):
     """Where entries' keys begin and end, the first query's position, how many keys there are with those of the queries.
 
-    int32 (B, 4, 1, 1), or (B, 4, 1, 1 + window); none of the four where all line up, and None without a window there.
+    int32 (B, 4, 1, 1), in layers with a window (B, 4, 1 + window, 1). Where all line up (B, 0, 1 + window, 1), or None
+    if there is no window.
 
     The axes are those of a mask, which models hand on unread. attention_mask (B, tokens so far) may be padded on
     either side, without holes.
@@ -237,14 +238,17 @@ def mask(
     if use_vmap:
         raise ValueError(f"{SPEC}: the model joins a mask of its own to the usual one; write it into the spec")
     if local_size is not None and local_size == getattr(kwargs.get("config"), "attention_chunk_size", None):
-        raise ValueError(f"{SPEC}: the model has layers that see chunks of {local_size} keys, the spec does not")
+        raise ValueError(
+            f"{SPEC}: the model has layers that see chunks of {local_size} keys, which are not read from it"
+        )
     if mask_function is bidirectional_mask_function:
         raise ValueError(f"{SPEC}: the model asks for a mask that shows later keys, the spec hides them")
     wait = _may_wait(q_length, device)
     if mask_function is not causal_mask_function and q_length > 1:
         before, after = _neighbours(mask_function, batch_size, kv_length, device)
         told = f"{SPEC}: position_ids pack sequences, or blocks see later keys: this takes layout: packed or prefix_lm"
-        _check((before | (local_size == 1)).all() & ~after.any(), told, wait)
+        narrow = local_size is not None and local_size < 2
+        _check((before | narrow).all() & ~after.any(), told, wait)
     lined = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
     if lined and _is_full(attention_mask, kv_offset + kv_length, wait):
         none = torch.empty(batch_size, 0, 1, 1, dtype=torch.int32, device=device)
@@ -312,19 +316,19 @@ def _columns(*columns):
 
 
 def _with_window(columns, local_size):
-    """The same for layers with a window, of which the size of the last axis tells: it is one more than the window."""
-    return columns if local_size is None else columns.expand(-1, -1, -1, local_size + 1)
+    """Columns for layers with a window, of which the third axis tells: its size is one more than the window."""
+    return columns if local_size is None else columns.expand(-1, -1, local_size + 1, -1)
 
 
 def _window(attention_mask):
-    """The window of the layers that a mask was made for; None where they have none."""
-    return attention_mask.shape[-1] - 1 or None if _is_made(attention_mask) else None
+    """The window of the layers that columns were made for; None where they have none."""
+    return attention_mask.shape[2] - 1 or None if _are_columns(attention_mask) else None
 
 
-def _is_made(attention_mask):
-    """Whether `mask` made it."""
-    made = isinstance(attention_mask, torch.Tensor) and attention_mask.dtype == torch.int32
-    return made and attention_mask.dim() == 4 and attention_mask.shape[2] == 1
+def _are_columns(attention_mask):
+    """Whether it looks like what `mask` makes: a ready mask has a last axis of all keys."""
+    numbers = isinstance(attention_mask, torch.Tensor) and attention_mask.dtype == torch.int32
+    return numbers and attention_mask.dim() == 4 and attention_mask.shape[3] == 1
 
 
 LAST = {}  # the mask of the last call and its columns: layers hand on the same one
@@ -341,7 +345,7 @@ def _numbers(attention_mask):
 
 
 def _unbound(attention_mask):
-    if not _is_made(attention_mask):
+    if not _are_columns(attention_mask):
         got = getattr(attention_mask, "shape", type(attention_mask).__name__)
         raise ValueError(f"{SPEC}: expected no ready mask, but a 2-D attention_mask of the model, got {got}")
     return tuple(x.contiguous() for x in attention_mask[:, :, 0, 0].unbind(1))

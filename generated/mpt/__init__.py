@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1892e002f968d916
-#   text hash     52c423c6555ba1ce
+#   content hash  1f42cc951b110cca
+#   text hash     65b52c0996497cb1
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1892e002f968d916
-#   text hash     7a4557102497d762
+#   content hash  1f42cc951b110cca
+#   text hash     bb4591244a47db21
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1892e002f968d916
-#   text hash     f031c941bd9722ff
+#   content hash  1f42cc951b110cca
+#   text hash     22627e270f862447
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

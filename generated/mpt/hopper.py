@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1892e002f968d916
-#   text hash     ba2ee47b4f695334
+#   content hash  1f42cc951b110cca
+#   text hash     c452d19a1ffdaee0
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

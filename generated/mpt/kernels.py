@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1892e002f968d916
-#   text hash     4b683dd03c5c5ad6
+#   content hash  1f42cc951b110cca
+#   text hash     190e645294a59c05
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1892e002f968d916
-#   text hash     1d9cad18159ed8c6
+#   content hash  1f42cc951b110cca
+#   text hash     ded7368715d44fe9
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

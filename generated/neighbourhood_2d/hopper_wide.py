@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d100f1b1bc804a53
-#   text hash     bcdc526b7f79dd2d
+#   content hash  bde6987200cbace1
+#   text hash     9111f4b5a5b5e447
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

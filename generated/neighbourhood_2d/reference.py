@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d100f1b1bc804a53
-#   text hash     a5f0494f2a096b3b
+#   content hash  bde6987200cbace1
+#   text hash     0d6f41c260c98e8a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

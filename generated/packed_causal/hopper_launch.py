@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e0b782cb30052dfd
-#   text hash     69019738d4a97751
+#   content hash  b4d5b3255b226ee2
+#   text hash     e4bb0a41120c8da7
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

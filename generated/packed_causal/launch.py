@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e0b782cb30052dfd
-#   text hash     9cfc39b698da7b68
+#   content hash  b4d5b3255b226ee2
+#   text hash     0a3975949634268a
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

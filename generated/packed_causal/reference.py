@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e0b782cb30052dfd
-#   text hash     b9f00c62f4889049
+#   content hash  b4d5b3255b226ee2
+#   text hash     92c8ee4fc4686bba
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

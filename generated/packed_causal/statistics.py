@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e0b782cb30052dfd
-#   text hash     ea189f2c31b94def
+#   content hash  b4d5b3255b226ee2
+#   text hash     1f18582bd84cdd3a
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

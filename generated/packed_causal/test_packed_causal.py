@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e0b782cb30052dfd
-#   text hash     9cc367c20786d91b
+#   content hash  b4d5b3255b226ee2
+#   text hash     b7a5a965b8ff274e
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

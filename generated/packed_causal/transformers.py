@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e0b782cb30052dfd
-#   text hash     1b1b40b54282ecf8
+#   content hash  b4d5b3255b226ee2
+#   text hash     c089931afbc91fde
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -76,7 +76,7 @@ def attend(
     if any(kwargs.get(name) is not None for name in ("indices", "block_indices")):
         raise ValueError(f"{SPEC}: the layer picks keys for each query, the spec does not")
     if kwargs.get("sinks") is not None:
-        raise ValueError(f"{SPEC}: the layer gives its sinks as `sinks`, they are read as s_aux alone")
+        raise ValueError(f"{SPEC}: the layer gives its sinks as `sinks`, this reads s_aux alone")
     q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
     rows = _rows(attention_mask, query, key, kwargs)
     given = dict(scale=scaling)
@@ -99,14 +99,16 @@ def mask(
 ):
     """Where sequences begin and the last one ends, int32 (S + 1,), the longest one's length, and the layers' window.
 
-    The first two are as position_ids tell, and None where each row of the batch is a sequence; without a window all is
-    None then. Cuts that come with the batch, cu_seq_lens_q and cu_seq_lens_k, go before these. Reading them off
+    The first two are as position_ids tell, and None where each row of the batch is a sequence; if there is no window
+    either, None takes the place of all three. Cuts that come with the batch, cu_seq_lens_q and cu_seq_lens_k, go before these. Reading them off
     position_ids waits for the device, once for each mask of a forward pass.
     """
     if use_vmap:
         raise ValueError(f"{SPEC}: the model joins a mask of its own to the usual one; write it into the spec")
     if local_size is not None and local_size == getattr(kwargs.get("config"), "attention_chunk_size", None):
-        raise ValueError(f"{SPEC}: the model has layers that see chunks of {local_size} keys, the spec does not")
+        raise ValueError(
+            f"{SPEC}: the model has layers that see chunks of {local_size} keys, which are not read from it"
+        )
     if mask_function is bidirectional_mask_function:
         raise ValueError(f"{SPEC}: the model asks for a mask that shows later keys, the spec hides them")
     if attention_mask is not None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  00de2b6d9ba8e2e4
-#   text hash     b165afab7b23bbc1
+#   content hash  8c9b229228dadd22
+#   text hash     f99a8b1645060798
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

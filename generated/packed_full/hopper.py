@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  00de2b6d9ba8e2e4
-#   text hash     6019fb3106bbc06b
+#   content hash  8c9b229228dadd22
+#   text hash     a2c09c5c20646128
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

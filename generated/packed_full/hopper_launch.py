@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  00de2b6d9ba8e2e4
-#   text hash     bfaf95b7303d95cd
+#   content hash  8c9b229228dadd22
+#   text hash     3f716ee797d86a79
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  00de2b6d9ba8e2e4
-#   text hash     b3084baee08e7c4a
+#   content hash  8c9b229228dadd22
+#   text hash     a1ecb7c0bcb39048
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

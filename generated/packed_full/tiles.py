@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  00de2b6d9ba8e2e4
-#   text hash     bbc03dc3dbf0809c
+#   content hash  8c9b229228dadd22
+#   text hash     707ac54ac60cee47
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  00de2b6d9ba8e2e4
-#   text hash     f418ed9892657329
+#   content hash  8c9b229228dadd22
+#   text hash     883f2b320cb60e2d
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -73,7 +73,7 @@ def attend(
     if any(kwargs.get(name) is not None for name in ("indices", "block_indices")):
         raise ValueError(f"{SPEC}: the layer picks keys for each query, the spec does not")
     if kwargs.get("sinks") is not None:
-        raise ValueError(f"{SPEC}: the layer gives its sinks as `sinks`, they are read as s_aux alone")
+        raise ValueError(f"{SPEC}: the layer gives its sinks as `sinks`, this reads s_aux alone")
     q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
     rows = _cuts(attention_mask, query, key, kwargs)
     given = dict(scale=scaling)
@@ -98,7 +98,9 @@ def mask(
     if use_vmap:
         raise ValueError(f"{SPEC}: the model joins a mask of its own to the usual one; write it into the spec")
     if local_size is not None and local_size == getattr(kwargs.get("config"), "attention_chunk_size", None):
-        raise ValueError(f"{SPEC}: the model has layers that see chunks of {local_size} keys, the spec does not")
+        raise ValueError(
+            f"{SPEC}: the model has layers that see chunks of {local_size} keys, which are not read from it"
+        )
     if mask_function is not bidirectional_mask_function:
         raise ValueError(f"{SPEC}: the model asks for a mask that hides keys, the spec shows all")
     if attention_mask is not None:

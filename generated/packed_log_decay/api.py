@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  750d5dfeca3124fd
-#   text hash     ab9922891a589173
+#   content hash  eeb222ada0e6cc8f
+#   text hash     91de1cd2c81b5262
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  750d5dfeca3124fd
-#   text hash     a084d0ed1da032e9
+#   content hash  eeb222ada0e6cc8f
+#   text hash     389947607dbeb7a0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  750d5dfeca3124fd
-#   text hash     8900523f1777bb3d
+#   content hash  eeb222ada0e6cc8f
+#   text hash     f1106687128aec3a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

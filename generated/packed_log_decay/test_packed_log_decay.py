@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  750d5dfeca3124fd
-#   text hash     561467d3f74267f1
+#   content hash  eeb222ada0e6cc8f
+#   text hash     214dbb4f32c549f6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

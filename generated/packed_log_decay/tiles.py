@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  750d5dfeca3124fd
-#   text hash     1ffc16d171d7cbe0
+#   content hash  eeb222ada0e6cc8f
+#   text hash     8a089836f4e6593b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3a0fb1da3e396112
-#   text hash     2fca6385016c4ceb
+#   content hash  743f68c23c29eccb
+#   text hash     5b434ae52120c921
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

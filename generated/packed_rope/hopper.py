@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3a0fb1da3e396112
-#   text hash     dcb971eee111c051
+#   content hash  743f68c23c29eccb
+#   text hash     53623c7cc0dbeb6a
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

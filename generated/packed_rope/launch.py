@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3a0fb1da3e396112
-#   text hash     8f58484292c035b5
+#   content hash  743f68c23c29eccb
+#   text hash     a2665771b9764b0b
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

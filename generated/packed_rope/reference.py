@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3a0fb1da3e396112
-#   text hash     dc86820dc6fd5229
+#   content hash  743f68c23c29eccb
+#   text hash     bef6023adb1d43fc
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

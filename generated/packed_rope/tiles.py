@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3a0fb1da3e396112
-#   text hash     c4a160b884c70f03
+#   content hash  743f68c23c29eccb
+#   text hash     ed84486da7d7449f
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

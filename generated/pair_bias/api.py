@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b8d901723d8e28fd
-#   text hash     5c499ed77b809113
+#   content hash  5f7442048537b567
+#   text hash     e18b06dc85ad4d4d
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b8d901723d8e28fd
-#   text hash     a45fd13f844a2fee
+#   content hash  5f7442048537b567
+#   text hash     99d1f89722f804df
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

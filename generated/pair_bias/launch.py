@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b8d901723d8e28fd
-#   text hash     06b0ba3c4e5c68d0
+#   content hash  5f7442048537b567
+#   text hash     5d906d3c1c7d7d9b
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

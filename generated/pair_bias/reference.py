@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b8d901723d8e28fd
-#   text hash     0f392efcc3ba57f4
+#   content hash  5f7442048537b567
+#   text hash     e002a79068a55417
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

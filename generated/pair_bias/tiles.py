@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b8d901723d8e28fd
-#   text hash     f5751158b88b7a5d
+#   content hash  5f7442048537b567
+#   text hash     d9e3641d74841ded
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e21f21cb6eb2eba9
-#   text hash     17fff8b94680ea2d
+#   content hash  ad50a4cc6db9a502
+#   text hash     374f38a18aace97d
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

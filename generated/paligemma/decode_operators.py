@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e21f21cb6eb2eba9
-#   text hash     a18e040b590bf2f5
+#   content hash  ad50a4cc6db9a502
+#   text hash     31397fd7e0fb48c5
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

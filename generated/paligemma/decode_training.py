@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e21f21cb6eb2eba9
-#   text hash     4f9e62bdd3aef328
+#   content hash  ad50a4cc6db9a502
+#   text hash     2ae7846b964c68d5
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e21f21cb6eb2eba9
-#   text hash     dd05789467bde56e
+#   content hash  ad50a4cc6db9a502
+#   text hash     c1fcf1ef9940624a
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

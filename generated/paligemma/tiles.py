@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e21f21cb6eb2eba9
-#   text hash     5c341b37bff5759a
+#   content hash  ad50a4cc6db9a502
+#   text hash     c59c07181ffcf0b9
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

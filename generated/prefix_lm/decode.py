@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  58716b92c4f83333
-#   text hash     7a27d851df94b2a9
+#   content hash  87bc8b4870e85af5
+#   text hash     0604ebd73336c014
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  58716b92c4f83333
-#   text hash     5f5656b6ab391a83
+#   content hash  87bc8b4870e85af5
+#   text hash     d84053177f363892
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  58716b92c4f83333
-#   text hash     e24fbb733d56b446
+#   content hash  87bc8b4870e85af5
+#   text hash     47056a7e16e83a93
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  58716b92c4f83333
-#   text hash     2f6949d0b2c2068f
+#   content hash  87bc8b4870e85af5
+#   text hash     6a8f79f0611635de
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

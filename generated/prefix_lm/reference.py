@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  58716b92c4f83333
-#   text hash     d1469c722d431ab8
+#   content hash  87bc8b4870e85af5
+#   text hash     496bdcb77623bda8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

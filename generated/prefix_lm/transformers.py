@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  58716b92c4f83333
-#   text hash     f25c99043914a1f6
+#   content hash  87bc8b4870e85af5
+#   text hash     c5b4ee6fd2860982
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -76,7 +76,7 @@ def attend(
     if any(kwargs.get(name) is not None for name in ("indices", "block_indices")):
         raise ValueError(f"{SPEC}: the layer picks keys for each query, the spec does not")
     if kwargs.get("sinks") is not None:
-        raise ValueError(f"{SPEC}: the layer gives its sinks as `sinks`, they are read as s_aux alone")
+        raise ValueError(f"{SPEC}: the layer gives its sinks as `sinks`, this reads s_aux alone")
     if kwargs.get("cu_seq_lens_q") is not None:
         raise ValueError(f"{SPEC}: cu_seq_lens_q packs sequences: this takes a spec with layout: packed")
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
@@ -127,13 +127,15 @@ def mask(
 
     Behind them stands how many keys there are with those of the queries. The last ones are left out where nothing is
     padded, and in layers that see all keys, which are a prefix then. The axes are those of a mask, which models hand on
-    unread; in layers with a window the last one has 1 + window places. attention_mask (B, tokens so far) may be padded
+    unread; in layers with a window the third one has 1 + window places. attention_mask (B, tokens so far) may be padded
     on either side, without holes.
     """
     if use_vmap:
         raise ValueError(f"{SPEC}: the model joins a mask of its own to the usual one; write it into the spec")
     if local_size is not None and local_size == getattr(kwargs.get("config"), "attention_chunk_size", None):
-        raise ValueError(f"{SPEC}: the model has layers that see chunks of {local_size} keys, the spec does not")
+        raise ValueError(
+            f"{SPEC}: the model has layers that see chunks of {local_size} keys, which are not read from it"
+        )
     if kv_offset:
         raise ValueError(f"{SPEC}: the spec counts keys from the first one, which a cache for windows drops")
     wait = _may_wait(q_length, device)
@@ -147,7 +149,8 @@ def mask(
         length = after.sum(1) + after.any(1)
         run = (row >= first[:, None]) & (row + 1 < (first + length)[:, None])
         told = f"{SPEC}: position_ids pack sequences, or blocks other than a prefix see later keys"
-        _check(before.all() & (run == after).all(), told, wait)
+        narrow = local_size is not None and local_size < 2
+        _check((before | narrow).all() & (run == after).all(), told, wait)
     lined = whole or (isinstance(q_offset, int) and q_offset + q_length == kv_length)
     if lined and _is_full(attention_mask, kv_length, wait):
         return _with_window(_columns(length), local_size)
@@ -216,19 +219,19 @@ def _columns(*columns):
 
 
 def _with_window(columns, local_size):
-    """The same for layers with a window, of which the size of the last axis tells: it is one more than the window."""
-    return columns if local_size is None else columns.expand(-1, -1, -1, local_size + 1)
+    """Columns for layers with a window, of which the third axis tells: its size is one more than the window."""
+    return columns if local_size is None else columns.expand(-1, -1, local_size + 1, -1)
 
 
 def _window(attention_mask):
-    """The window of the layers that a mask was made for; None where they have none."""
-    return attention_mask.shape[-1] - 1 or None if _is_made(attention_mask) else None
+    """The window of the layers that columns were made for; None where they have none."""
+    return attention_mask.shape[2] - 1 or None if _are_columns(attention_mask) else None
 
 
-def _is_made(attention_mask):
-    """Whether `mask` made it."""
-    made = isinstance(attention_mask, torch.Tensor) and attention_mask.dtype == torch.int32
-    return made and attention_mask.dim() == 4 and attention_mask.shape[2] == 1
+def _are_columns(attention_mask):
+    """Whether it looks like what `mask` makes: a ready mask has a last axis of all keys."""
+    numbers = isinstance(attention_mask, torch.Tensor) and attention_mask.dtype == torch.int32
+    return numbers and attention_mask.dim() == 4 and attention_mask.shape[3] == 1
 
 
 LAST = {}  # the mask of the last call and its columns: layers hand on the same one
@@ -245,7 +248,7 @@ def _numbers(attention_mask):
 
 
 def _unbound(attention_mask):
-    if not _is_made(attention_mask):
+    if not _are_columns(attention_mask):
         got = getattr(attention_mask, "shape", type(attention_mask).__name__)
         raise ValueError(f"{SPEC}: expected no ready mask, but a 2-D attention_mask of the model, got {got}")
     return tuple(x.contiguous() for x in attention_mask[:, :, 0, 0].unbind(1))

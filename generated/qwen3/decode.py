@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1d284f7296eacb17
-#   text hash     a0ada07f2d402327
+#   content hash  7aeab6646eafacd6
+#   text hash     2ffa3c3cc938de99
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

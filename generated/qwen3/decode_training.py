@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1d284f7296eacb17
-#   text hash     65d57c591f1ce780
+#   content hash  7aeab6646eafacd6
+#   text hash     e6e54ca0cde5e6e2
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1d284f7296eacb17
-#   text hash     bb8db16bc8ca8f89
+#   content hash  7aeab6646eafacd6
+#   text hash     f0cb9a83e4bcf8a6
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1d284f7296eacb17
-#   text hash     1ce877e442f6c0c3
+#   content hash  7aeab6646eafacd6
+#   text hash     6adfd33cbe0f1151
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

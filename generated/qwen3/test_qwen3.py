@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1d284f7296eacb17
-#   text hash     fff51108d0413e3b
+#   content hash  7aeab6646eafacd6
+#   text hash     c75c38ac89a74778
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

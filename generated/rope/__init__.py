@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5ea78f7476a827c5
-#   text hash     be19daef0e5134df
+#   content hash  84ec32566967e1c6
+#   text hash     a87e5fd824103514
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

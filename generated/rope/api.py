@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5ea78f7476a827c5
-#   text hash     721b75a62269895a
+#   content hash  84ec32566967e1c6
+#   text hash     86eff323fec466f8
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5ea78f7476a827c5
-#   text hash     e0646b702f5a1427
+#   content hash  84ec32566967e1c6
+#   text hash     75a75d3d31efd331
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

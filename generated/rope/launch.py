@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5ea78f7476a827c5
-#   text hash     03739fbbcb4c9cf8
+#   content hash  84ec32566967e1c6
+#   text hash     8a1b8defa05c9f70
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5ea78f7476a827c5
-#   text hash     e91cf483ac7f261d
+#   content hash  84ec32566967e1c6
+#   text hash     61e73bbe4f07508e
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5ea78f7476a827c5
-#   text hash     250bbed1e844bdb4
+#   content hash  84ec32566967e1c6
+#   text hash     96dbbd886a018f44
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f8fddef8c9827870
-#   text hash     eb9096adb8f777ee
+#   content hash  c2c36d1c4b6ecf3e
+#   text hash     d5a6c992348ff869
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f8fddef8c9827870
-#   text hash     7ec25b530bcf9595
+#   content hash  c2c36d1c4b6ecf3e
+#   text hash     6da0b9c6180b0f37
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f8fddef8c9827870
-#   text hash     04a8b6e71a3c20c9
+#   content hash  c2c36d1c4b6ecf3e
+#   text hash     be57786ff9fe3a75
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f8fddef8c9827870
-#   text hash     6d2b48692902e61b
+#   content hash  c2c36d1c4b6ecf3e
+#   text hash     7f882b2b6bf8e524
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

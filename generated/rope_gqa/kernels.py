@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f8fddef8c9827870
-#   text hash     18ae03834c0d8294
+#   content hash  c2c36d1c4b6ecf3e
+#   text hash     3e4d71c1d518a957
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6847a57d2d9abe6a
-#   text hash     725e89a0c9ed06f5
+#   content hash  4d11f63a220848e5
+#   text hash     c8f4f1be85621fcf
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

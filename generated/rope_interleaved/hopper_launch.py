@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6847a57d2d9abe6a
-#   text hash     eb68e79d68049301
+#   content hash  4d11f63a220848e5
+#   text hash     9b560a0c6e30574b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6847a57d2d9abe6a
-#   text hash     61b714004710b8ee
+#   content hash  4d11f63a220848e5
+#   text hash     e5f68bc523ac9d07
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6847a57d2d9abe6a
-#   text hash     002e90d0baa08a33
+#   content hash  4d11f63a220848e5
+#   text hash     0acbceffee7becf1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0705ed07a443c596
-#   text hash     be2ea06ce09755bb
+#   content hash  6a56259750c6423a
+#   text hash     ac55a059396e586a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

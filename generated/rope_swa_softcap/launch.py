@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0705ed07a443c596
-#   text hash     c049e2514059c0f8
+#   content hash  6a56259750c6423a
+#   text hash     9417d28796d85c0c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0705ed07a443c596
-#   text hash     1dec11fa3da345cf
+#   content hash  6a56259750c6423a
+#   text hash     1ef0de26775108fd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

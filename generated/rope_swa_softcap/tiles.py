@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0705ed07a443c596
-#   text hash     8e0d56578d688c8b
+#   content hash  6a56259750c6423a
+#   text hash     224c56e3d902e7ba
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  94744fcdbd60821e
-#   text hash     ba4c8500784b5ec7
+#   content hash  f29b554b8578c0bd
+#   text hash     4cc3917d7d1fb214
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

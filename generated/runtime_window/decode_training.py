@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  94744fcdbd60821e
-#   text hash     531801d04d997055
+#   content hash  f29b554b8578c0bd
+#   text hash     103fbf702ee391d4
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

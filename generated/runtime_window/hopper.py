@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  94744fcdbd60821e
-#   text hash     098f21b31e6caee2
+#   content hash  f29b554b8578c0bd
+#   text hash     9c691905d5b20988
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  94744fcdbd60821e
-#   text hash     9bc964e5c34d1d7f
+#   content hash  f29b554b8578c0bd
+#   text hash     05f44dab771e24be
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

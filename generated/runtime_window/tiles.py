@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  94744fcdbd60821e
-#   text hash     970f12a71030e8cb
+#   content hash  f29b554b8578c0bd
+#   text hash     cb31c940321ae2bf
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

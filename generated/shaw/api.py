@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9f7be97e5f819795
-#   text hash     ada76078aba73154
+#   content hash  5ac1cf83bf890068
+#   text hash     5b09abb1804e6900
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9f7be97e5f819795
-#   text hash     4507d8205310a32c
+#   content hash  5ac1cf83bf890068
+#   text hash     415e2c71b620e2c7
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9f7be97e5f819795
-#   text hash     38595c81fde55781
+#   content hash  5ac1cf83bf890068
+#   text hash     2177ee7b73210ebc
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

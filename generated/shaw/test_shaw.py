@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9f7be97e5f819795
-#   text hash     d96fa9d654a95291
+#   content hash  5ac1cf83bf890068
+#   text hash     7c53eb41c8db14da
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

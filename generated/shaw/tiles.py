@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9f7be97e5f819795
-#   text hash     d313f0952d4ee265
+#   content hash  5ac1cf83bf890068
+#   text hash     f6f886cd9a420d33
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

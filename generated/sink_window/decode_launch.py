@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3a5a33aa73a7bd60
-#   text hash     0e1b5c1083c56ff1
+#   content hash  d7433b8376aee842
+#   text hash     fcb1d80523174aec
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

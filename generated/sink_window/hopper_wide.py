@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3a5a33aa73a7bd60
-#   text hash     6b925752cecb5704
+#   content hash  d7433b8376aee842
+#   text hash     0c824ac1b9e2ac6f
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

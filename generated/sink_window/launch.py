@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3a5a33aa73a7bd60
-#   text hash     f24a64aacbf275d7
+#   content hash  d7433b8376aee842
+#   text hash     3a1884094ae326eb
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

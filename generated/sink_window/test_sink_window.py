@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3a5a33aa73a7bd60
-#   text hash     ad437199af526195
+#   content hash  d7433b8376aee842
+#   text hash     ae6df8898c2107d7
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3a5a33aa73a7bd60
-#   text hash     865ee76308702fa2
+#   content hash  d7433b8376aee842
+#   text hash     0215706754ec7f8d
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

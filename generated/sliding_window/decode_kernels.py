@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3141db90189bdbde
-#   text hash     84d64f06d64d36f9
+#   content hash  c93eb1d924ce1f9a
+#   text hash     6a97c6bc8df90f1b
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

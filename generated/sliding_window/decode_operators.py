@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3141db90189bdbde
-#   text hash     e9e552cc119b8280
+#   content hash  c93eb1d924ce1f9a
+#   text hash     16f4ee5e7a4f74ca
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

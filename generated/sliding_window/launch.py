@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3141db90189bdbde
-#   text hash     e419f5a450434a26
+#   content hash  c93eb1d924ce1f9a
+#   text hash     fb9b39a9782ee77a
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

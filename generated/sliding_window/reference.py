@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3141db90189bdbde
-#   text hash     4169af249f1d5a93
+#   content hash  c93eb1d924ce1f9a
+#   text hash     b62717acf1fb34f0
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3141db90189bdbde
-#   text hash     2618c7c1fff05be5
+#   content hash  c93eb1d924ce1f9a
+#   text hash     d227b4c08f1ae4a5
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

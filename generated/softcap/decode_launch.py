@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  362e40d792b47f19
-#   text hash     32bc7e403122b9f3
+#   content hash  04d2a62685691c5d
+#   text hash     944ec1300d43d187
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

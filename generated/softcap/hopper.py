@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  362e40d792b47f19
-#   text hash     b89e0ee724aa49d1
+#   content hash  04d2a62685691c5d
+#   text hash     b44eb324b5ee1c6a
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

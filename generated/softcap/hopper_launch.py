@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  362e40d792b47f19
-#   text hash     3804b60394ae57b8
+#   content hash  04d2a62685691c5d
+#   text hash     a9002f7e89f23989
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

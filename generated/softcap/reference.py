@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  362e40d792b47f19
-#   text hash     131e5627b3f1384a
+#   content hash  04d2a62685691c5d
+#   text hash     173d2c1f5181675b
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

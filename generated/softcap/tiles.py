@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  362e40d792b47f19
-#   text hash     fe75cfcbb631563a
+#   content hash  04d2a62685691c5d
+#   text hash     b02551ada740e53a
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cb9dec5d599cacb5
-#   text hash     6da606b6e7906c87
+#   content hash  ff258ff9a2597b7a
+#   text hash     1f4b2d3d2af3148a
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

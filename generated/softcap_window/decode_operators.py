@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cb9dec5d599cacb5
-#   text hash     1d6c1c2eb7ff3098
+#   content hash  ff258ff9a2597b7a
+#   text hash     2a0e5bf61f08572a
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

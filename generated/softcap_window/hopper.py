@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cb9dec5d599cacb5
-#   text hash     3fab6fa09f8709f3
+#   content hash  ff258ff9a2597b7a
+#   text hash     1eff9fd0dedb62a4
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cb9dec5d599cacb5
-#   text hash     4f643f4735edcb46
+#   content hash  ff258ff9a2597b7a
+#   text hash     49997785d5a3950b
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cb9dec5d599cacb5
-#   text hash     d9874480c7b33600
+#   content hash  ff258ff9a2597b7a
+#   text hash     3dca742561f42103
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  adf2392004048c31
-#   text hash     464590b2332fa79d
+#   content hash  73c456a884c29359
+#   text hash     2253952bacd869cb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

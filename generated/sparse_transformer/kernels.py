@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  adf2392004048c31
-#   text hash     e6111ee86c33b1a0
+#   content hash  73c456a884c29359
+#   text hash     a081d85085c90224
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  adf2392004048c31
-#   text hash     882dd53588114500
+#   content hash  73c456a884c29359
+#   text hash     9e0c5f83ff73166d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  adf2392004048c31
-#   text hash     427c938cbfae9bde
+#   content hash  73c456a884c29359
+#   text hash     1531b685d3cdc10f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fb62aea5b5b68598
-#   text hash     1b474cc74f66f63b
+#   content hash  a98709e3c68a8dbf
+#   text hash     40ef3768bea5b14f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

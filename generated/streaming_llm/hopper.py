@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fb62aea5b5b68598
-#   text hash     9e733a4b0971fb75
+#   content hash  a98709e3c68a8dbf
+#   text hash     0b9e810f8be42b30
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

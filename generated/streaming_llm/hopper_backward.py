@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fb62aea5b5b68598
-#   text hash     b900777dc7683e3f
+#   content hash  a98709e3c68a8dbf
+#   text hash     9843286c0408c2fb
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

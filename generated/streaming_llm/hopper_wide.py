@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fb62aea5b5b68598
-#   text hash     905f4abedb0f0903
+#   content hash  a98709e3c68a8dbf
+#   text hash     ff90de88a20a1d38
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

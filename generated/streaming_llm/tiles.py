@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fb62aea5b5b68598
-#   text hash     71e486f99e8efb30
+#   content hash  a98709e3c68a8dbf
+#   text hash     ffcd19f21e6829d1
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

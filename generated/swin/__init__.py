@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c8bb56b44718fc4f
-#   text hash     c9b18423e6ec3265
+#   content hash  b18bc8c2519e1bb1
+#   text hash     2657ced78f66d81b
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

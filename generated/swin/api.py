@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c8bb56b44718fc4f
-#   text hash     2064e1ee8cd5e72d
+#   content hash  b18bc8c2519e1bb1
+#   text hash     d8f893f6f5cbe879
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c8bb56b44718fc4f
-#   text hash     081dd4e1ad1d1f68
+#   content hash  b18bc8c2519e1bb1
+#   text hash     17a7bcbcd1c4c1c0
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

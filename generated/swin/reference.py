@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c8bb56b44718fc4f
-#   text hash     9ef3b9ca7fdb4db1
+#   content hash  b18bc8c2519e1bb1
+#   text hash     83c67dfc5f50eb43
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

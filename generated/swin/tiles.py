@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c8bb56b44718fc4f
-#   text hash     afbe75aa19287bc6
+#   content hash  b18bc8c2519e1bb1
+#   text hash     4e9b6edd5b14eadb
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

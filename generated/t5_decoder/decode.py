@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d973c24f99e43a39
-#   text hash     b29647b2e6ad63ba
+#   content hash  c6bb752ef30afc77
+#   text hash     e7a93d8282832761
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

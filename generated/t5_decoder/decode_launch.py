@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d973c24f99e43a39
-#   text hash     c05b09792a7fa6e0
+#   content hash  c6bb752ef30afc77
+#   text hash     902f34a498d1c619
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d973c24f99e43a39
-#   text hash     947f4899851b4073
+#   content hash  c6bb752ef30afc77
+#   text hash     438f330349960be1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

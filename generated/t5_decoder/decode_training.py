@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d973c24f99e43a39
-#   text hash     fe267ad1ff778124
+#   content hash  c6bb752ef30afc77
+#   text hash     d35886e57924955b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

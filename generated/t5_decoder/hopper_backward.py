@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d973c24f99e43a39
-#   text hash     99540b9746c324b1
+#   content hash  c6bb752ef30afc77
+#   text hash     5926f8d3b06695ce
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

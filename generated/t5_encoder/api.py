@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ff921c58203c6707
-#   text hash     3ca7ade959b06b97
+#   content hash  956db5e269ffcd62
+#   text hash     b58dc7d4ccb38948
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ff921c58203c6707
-#   text hash     ec5ca4f2f98dc19e
+#   content hash  956db5e269ffcd62
+#   text hash     1e36b1449f13a31d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

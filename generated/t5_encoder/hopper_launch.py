@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ff921c58203c6707
-#   text hash     b1192aa4a8753a84
+#   content hash  956db5e269ffcd62
+#   text hash     6eed26462ac16be0
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ff921c58203c6707
-#   text hash     c7ddc5068113f857
+#   content hash  956db5e269ffcd62
+#   text hash     2844dc9c3b6668a0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

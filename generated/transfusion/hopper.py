@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  faadafab192bb246
-#   text hash     088e1bbaa048c5dd
+#   content hash  c6f9140b6dabb441
+#   text hash     14f7b41406b8e3db
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

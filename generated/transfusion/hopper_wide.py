@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  faadafab192bb246
-#   text hash     76e98edb4ae1196c
+#   content hash  c6f9140b6dabb441
+#   text hash     3230c28cf684adcd
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

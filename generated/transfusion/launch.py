@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  faadafab192bb246
-#   text hash     94b0fe10f57ae592
+#   content hash  c6f9140b6dabb441
+#   text hash     d4116493b7d45eba
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  faadafab192bb246
-#   text hash     19a27b95e3b2d017
+#   content hash  c6f9140b6dabb441
+#   text hash     f1b9d7c2f216acd7
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

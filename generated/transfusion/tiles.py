@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  faadafab192bb246
-#   text hash     1e0568e2e8116cec
+#   content hash  c6f9140b6dabb441
+#   text hash     6eee700ab89dd1af
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  334c12c8bc94de32
-#   text hash     76bc49dc418e718b
+#   content hash  19c691df0c6f9033
+#   text hash     3f3fffe5634925fe
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  334c12c8bc94de32
-#   text hash     35e71a4a98420780
+#   content hash  19c691df0c6f9033
+#   text hash     7c20f5dd12696500
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  334c12c8bc94de32
-#   text hash     14c23570c882a041
+#   content hash  19c691df0c6f9033
+#   text hash     0d7ff2df7d22fdc3
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  334c12c8bc94de32
-#   text hash     21de8680ecff742c
+#   content hash  19c691df0c6f9033
+#   text hash     529dc91e7f62ac2e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  334c12c8bc94de32
-#   text hash     299b749c4bd52298
+#   content hash  19c691df0c6f9033
+#   text hash     045194e85bd551d9
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -75,6 +75,8 @@ DECODERS = {
         WINDOW | {"query_pre_attn_scalar": 16, "layer_types": ["sliding_attention", "full_attention"]},
         config="Gemma3TextConfig",
     ),
+    # asks for masks of windows that no layer has
+    "qwen2_moe": Family("Qwen2MoeForCausalLM", "causal", {"num_experts": 2, "num_experts_per_tok": 1}),
     # its window stands in its mask alone
     "phimoe": Family(
         "PhimoeForCausalLM", "runtime_window", WINDOW | {"num_local_experts": 2, "num_experts_per_tok": 2}
@@ -179,7 +181,9 @@ def test_values_of_keys_count_padding_whether_keys_are_cached_or_not(module: Cal
 
 @pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
-@pytest.mark.parametrize(("name", "length"), [("llama", 8), ("mistral", 5), ("gemma2", 8), ("gpt_oss", 5)])
+@pytest.mark.parametrize(
+    ("name", "length"), [("llama", 8), ("mistral", 5), ("gemma2", 8), ("gpt_oss", 5), ("phimoe", 8)]
+)
 def test_generation_is_equal_token_by_token(
     name: str, length: int, cache: str, module: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,11 +251,14 @@ def entries(q: torch.Tensor, k: torch.Tensor) -> tuple[tuple[str, int], ...]:
     return ("k_starts", 0), ("k_lens", k.shape[1]), ("q_start", k.shape[1] - q.shape[1])
 
 
-def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, **rows: torch.Tensor) -> torch.Tensor:
-    """What attention with padding gives, in operations that a compiler knows."""
+def plain(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int = 64, **rows: torch.Tensor
+) -> torch.Tensor:
+    """What attention with padding and a window gives, in operations that a compiler knows."""
     first, end, start = (rows.get(name, torch.full((len(q),), x))[:, None] for name, x in entries(q, k))
     q_pos, k_pos = start + torch.arange(q.shape[1]), torch.arange(k.shape[1]) - first
     shown = (k_pos[:, None] <= q_pos[..., None]) & (k_pos >= 0)[:, None] & (k_pos < end - first)[:, None]
+    shown &= k_pos[:, None] > q_pos[..., None] - window
     shown = (shown & ((q_pos >= 0) & (q_pos < end - first))[..., None])[:, None]
     k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
     scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * scale
@@ -260,27 +267,29 @@ def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, **row
 
 
 @pytest.mark.parametrize("side", ["left", "nothing"])
+@pytest.mark.parametrize("name", ["llama", "phimoe"])
 def test_a_compiled_model_asks_for_its_mask_without_a_break(
-    side: str, module: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
+    name: str, side: str, module: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (ids, held), model = padded(side), DECODERS["llama"].made()
+    (ids, held), model, of = padded(side), DECODERS[name].made(), DECODERS[name].spec
     mask = {} if side == "nothing" else {"attention_mask": held}
     expected = model(ids, use_cache=False, **mask).logits
-    monkeypatch.setattr(module("causal"), "attention", plain)
-    model.set_attn_implementation(module("causal").register())
+    monkeypatch.setattr(module(of), "attention", plain)
+    model.set_attn_implementation(module(of).register())
     torch.compiler.reset()
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     found = compiled(ids, use_cache=False, **mask).logits
     assert (found - expected)[held.bool()].abs().max() < 2e-5 * expected.abs().max()
     if side == "nothing":
         # whether position_ids pack sequences is known on the device alone
-        with pytest.raises(RuntimeError, match="causal: position_ids pack sequences"):
+        with pytest.raises(RuntimeError, match=f"{of}: position_ids pack sequences"):
             compiled(ids, position_ids=torch.arange(11).expand(2, -1) % 6, use_cache=False)
 
 
 @pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("told", ["position_ids", "cu_seq_lens"])
-def test_packed_sequences_do_not_see_each_other(told: str, module: Callable[..., ModuleType]) -> None:
+@pytest.mark.parametrize("name", ["llama", "phimoe"])
+def test_packed_sequences_do_not_see_each_other(name: str, told: str, module: Callable[..., ModuleType]) -> None:
     cuts = torch.tensor([0, 3, 9, 12], dtype=torch.int32)
     positions = torch.cat([torch.arange(n) for n in cuts.diff().tolist()])[None]
     more: dict[str, Any] = {}
@@ -288,7 +297,8 @@ def test_packed_sequences_do_not_see_each_other(told: str, module: Callable[...,
         more = {f"cu_seq_lens_{x}": cuts for x in "qk"} | {f"max_length_{x}": 6 for x in "qk"}
     ids, held = padded("nothing", 1, 12)
 
-    own = module("packed_causal").register()
+    windowed = "layout: packed\nmask: [causal, sliding_window: {size: runtime}]\nexports: [transformers]"
+    own = (module("packed_causal") if name == "llama" else module("packed_window", windowed)).register()
 
     def call(model: Any) -> torch.Tensor:
         # beside a cache nobody looks at positions: what is right then comes of the cuts
@@ -296,7 +306,7 @@ def test_packed_sequences_do_not_see_each_other(told: str, module: Callable[...,
         logits: torch.Tensor = model(ids, position_ids=positions, use_cache=cached, **more).logits
         return logits
 
-    agree(DECODERS["llama"].made(), own, held, call)
+    agree(DECODERS[name].made(), own, held, call)
 
 
 @pytest.mark.usefixtures("on_device")
@@ -410,7 +420,7 @@ def state(*shape: int) -> torch.Tensor:
 
 
 # what `mask` makes for layers with a window where nothing is padded
-WINDOWED = torch.empty(1, 0, 1, 8, dtype=torch.int32)
+WINDOWED = torch.empty(1, 0, 8, 1, dtype=torch.int32)
 
 
 def attend(module: ModuleType, *, causal: bool = True, mask: object = None, **given: Any) -> None:
@@ -447,6 +457,7 @@ def attend(module: ModuleType, *, causal: bool = True, mask: object = None, **gi
         ("packed_causal", {"mask": (None, None, 7)}, "packed_causal: the layer has a window of 7 keys, the spec none"),
         ("causal", {"cu_seq_lens_q": state(2)}, "causal: cu_seq_lens_q packs sequences"),
         ("causal", {"mask": state(1, 1, 4, 4)}, r"expected no ready mask, .* got torch.Size\(\[1, 1, 4, 4\]\)"),
+        ("causal", {"mask": state(1, 1, 1, 4).int()}, "causal: expected no ready mask"),
         ("causal", {"mask": state(1, 4)}, "expected no ready mask, but a 2-D attention_mask of the model"),
         ("packed_causal", {"mask": state(1, 1, 4, 4)}, "packed_causal: expected no ready mask, got a Tensor"),
     ],
@@ -559,7 +570,7 @@ def test_nothing_is_counted_where_all_lines_up(module: Callable[..., ModuleType]
     assert module("prefix_lm").mask(**BATCH, **encoder)[..., 0, 0].tolist() == [[6], [6]]
     assert mask(2, 1, 6, q_offset=5) is None
     # but for a window, which layers may know from there alone
-    assert mask(**BATCH, local_size=4).shape == (2, 0, 1, 5)
+    assert mask(**BATCH, local_size=4).shape == (2, 0, 5, 1)
     # what a mask leaves out is padding, as in other attention of the library
     made = mask(2, 2, 6, q_offset=4, attention_mask=torch.ones(2, 2).bool())
     assert made[..., 0, 0].tolist() == [[0, 2, 4, 6], [0, 2, 4, 6]]

@@ -30,6 +30,7 @@ RESETS = {
     "of_the_spec": (f"mask: [causal]\nscore: {DECAY}, max: 0}}}}", -4096.0),
     # an earlier value or another term may make up for it
     "of_any_sign": (f"mask: [causal]\nscore: {DECAY}}}}}", -math.inf),
+    "of_any_score": (f"mask: [causal]\nscore: [{{expr: 'score * 1e5'}}, {DECAY[1:]}, max: 0}}}}", -math.inf),
     "beside_a_bias": ("mask: [causal]\nscore: [log_decay, bias]", -math.inf),
     "behind_slopes": ("mask: [causal]\nscore: [alibi, log_decay]", -math.inf),
     "beside_positions": ("mask: [causal]\nscore: [log_decay, {expr: 'score + k * 2.0'}]", -math.inf),

@@ -66,8 +66,8 @@ class InputModel(_Model):
         None,
         description="Expressions see the cumulative sum over tokens, summed in float64 and restarted at each sequence. "
         "A value of -inf begins a new document: it adds nothing, and neither side of it is visible from the other. "
-        "So does one of -4096 or less where weights across it are 0 anyway: of values with `max: 0` whose sums alone "
-        "raise the scores, beside a causal mask that shows each query its own key.",
+        "So does one of -4096 or less of values with `max: 0` whose sums alone change `scale * (q . k)`, beside a "
+        "causal mask that shows each query its own key: weights across it are 0 as long as scores differ by less.",
     )
     default: str | float | None = Field(
         None,

@@ -73,9 +73,9 @@ def by_distance(keep: Node, spec: Spec) -> Node:
 def largest_reset(spec: Spec, given: Input) -> float:
     """The largest value of a running sum's input that begins a document.
 
-    Where scores of the score alone are raised by the difference of two sums of values that are never above 0, and each
-    query sees its own key and none after it, weights across a large negative value are 0 whatever stands there: such a
-    value begins a document too, and rounds no later sum. Elsewhere it costs those of its own tile their last digits.
+    Where scores are raised by nothing but the difference of two sums of values that are never above 0, and each query
+    sees its own key and none after it, weights across a large negative value are 0: such a value begins a document too,
+    and rounds no later sum. Elsewhere it costs those of its own tile their last digits.
     """
     reads = [Node("input", (place,), given.name, given.dtype) for place in (_Q, _K)]
     below = [term for term in spec.scores if given.name in {n.value for n in term.score.walk()}]
@@ -84,11 +84,10 @@ def largest_reset(spec: Spec, given: Input) -> float:
     # what else is added may make up for the value
     if given.maximum is None or given.maximum > 0 or not all(_of_these(s.score, [SCORE, *reads]) for s in spec.scores):
         return -math.inf
-    after = spec.scores[spec.scores.index(below[0]) + 1 :]
     slopes = {SCORE: 1, reads[0]: 1, reads[1]: -1}
     if not all(_slope(below[0].score, leaf) == slope for leaf, slope in slopes.items()):
         return -math.inf
-    return LARGE if all(_slope(term.score, SCORE) == 1 for term in after) else -math.inf
+    return LARGE if all(_slope(term.score, SCORE) == 1 for term in spec.scores) else -math.inf
 
 
 def _of_these(node: Node, leaves: Collection[Node]) -> bool:

@@ -59,8 +59,8 @@ def _write(home: Path, spec: Spec) -> None:
         emit.write([emit.Package(spec.name, spec.source, spec.path, files)], home)
         (home / _LIST).write_text("\n".join(files), encoding="utf-8")
     except OSError as error:
-        wanted = "ATTNFORGE_CACHE: expected the name of a folder that can be written to"
-        raise type(error)(f"{wanted}, as {home.parent} cannot ({error.strerror})") from error
+        told = f"{home.parent} cannot be written to ({error.strerror}); ATTNFORGE_CACHE names another folder"
+        raise type(error)(told) from error
 
 
 def folder() -> Path:

@@ -20,7 +20,7 @@ _EIGHTHS = (
     "gl.allocate_shared_memory(q_desc.dtype, [8, 16], gl.NVMMASharedLayout.get_default_for([8, 16], q_desc.dtype))"
 )
 # Two stages of keys hide the ends of a walk, but beside sums they leave a step too few registers: up to so many queries
-# they pay. Kernels of more parameters than this have no room for them, as parameters, too, pass through shared memory.
+# they pay. Kernels of more parameters than this have no room for two, as parameters pass through shared memory, too.
 _TURNS_TO = 1536
 _PARAMETERS = 33
 

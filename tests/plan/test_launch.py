@@ -273,6 +273,23 @@ def test_each_tile_of_keys_has_its_place_and_late_keys_end_a_run(
 
 
 @pytest.mark.parametrize(
+    ("text", "most"),
+    [
+        ("mask: [causal]", None),  # with two stages of keys wherever there are many tiles
+        ("mask: [causal]\nscore: [log_decay]", 1536),
+        # whose parameters leave no room for a second one
+        ("layout: packed\nmask: [causal, sliding_window: {size: runtime}]\nscore: [log_decay, expr: score + x]\n"
+         "inputs: {x: {axes: [batch, head, query], grad: true}}", 0),
+    ],
+)  # fmt: skip
+def test_kernels_with_sums_take_tiles_in_turns_where_walks_are_short(text: str, most: int | None) -> None:
+    of = plan.build(spec.loads(f"name: mine\ndescription: A trial.\n{text}\n", Path(), shown="mine.yaml"))
+    assert of.hopper and of.hopper.backward
+    told = {one.name: one.given for one in of.hopper.backward.launched[1].parts}
+    assert told.get("turns_to") == (None if most is None else str(most))
+
+
+@pytest.mark.parametrize(
     ("rows", "sequences", "heads", "share", "found"),
     [
         (1000, 3, 4, 2**20, (10, 40, 10, 4)),  # seven whole tiles, and one more of each sequence

@@ -84,7 +84,7 @@ def largest_reset(spec: Spec, given: Input) -> float:
     # what else is added may make up for the value
     if given.maximum is None or given.maximum > 0 or not all(_of_these(s.score, [SCORE, *reads]) for s in spec.scores):
         return -math.inf
-    slopes = {SCORE: 1, reads[0]: 1, reads[1]: -1}
+    slopes = {reads[0]: 1, reads[1]: -1}
     if not all(_slope(below[0].score, leaf) == slope for leaf, slope in slopes.items()):
         return -math.inf
     return LARGE if all(_slope(term.score, SCORE) == 1 for term in spec.scores) else -math.inf

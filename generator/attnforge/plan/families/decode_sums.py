@@ -9,6 +9,7 @@ from ..cached_terms import CachedTerms
 from ..paged import PAGED
 from ..parameters import Kernel, Parameter
 from ..statements import Block, Statement, names, needed, reads
+from .partition import numbers_first
 
 # what `attend_split` takes for values, parts of the result and splits
 _NEEDLESS = (
@@ -22,8 +23,8 @@ def build(split: Kernel, analysis: Analysis, terms: CachedTerms, span: KeySpan) 
     if "statistics" not in analysis.spec.exports:
         return None
     found: tuple[Block, ...] = (Statement(", ".join(SPAN), span.call),)
-    numbers = tuple(terms.numbers())
-    loaded = (*analysis.scaled, *(load for load in terms.loads("program") if load not in numbers))
+    numbers, loads = numbers_first(terms, terms.loads("program"))
+    loaded = (*analysis.scaled, *loads)
     behind = cached_latent.scored(analysis, "inside")
     rows = (Statement(positions.BEGIN, "k_len - q_len"), *_rows(), *loaded)
     used = (*split.blocks["queries"], *found, *split.blocks["scored"], *split.blocks["masked"])
@@ -42,7 +43,6 @@ def build(split: Kernel, analysis: Analysis, terms: CachedTerms, span: KeySpan) 
         blocks={
             **{name: split.blocks[name] for name in ("queries", "units", "scored", "masked")},
             "behind": behind,
-            # the loop over tokens may not make another type of a name
             "sequence": (PAGED.sequence(), PAGED.first_key(), *needed(numbers, read)),
             "rows": needed(rows, read),
             "span": found,

@@ -9,6 +9,7 @@ from ..parameters import Kernel, Parameter
 from ..shared_parameters import TILED, SharedParameters
 from ..statements import Block, Branch, Comment, Loop, Statement, needed, reads, serving
 from .family import Pair
+from .partition import numbers_first
 
 
 def kernel(p: SharedParameters, access: Access) -> Pair:
@@ -64,8 +65,8 @@ def kernel(p: SharedParameters, access: Access) -> Pair:
         shifted = "(k_start + BLOCK_N > first * BLOCK_N) & (k_start < last * BLOCK_N)"
         visits = Statement("visits", f"{aligned} if entries_ptr is None else {shifted}")
         body = (*visited, visits, Branch("visits", body))
-    numbers = tuple(terms.numbers())
-    inner = (*a.key_head, *(load for load in terms.loads("program") if load not in numbers), *body)
+    numbers, loads = numbers_first(terms, terms.loads("program"))
+    inner = (*a.key_head, *loads, *body)
     rows = (a.begin, *programs.rows(a, "q"), *programs.rows(a, "k"))
     sides = (("q_start", "q_len", "BLOCK_M"), ("k_start", "k_len", "BLOCK_N"))
     met = " & ".join(f"({start} < {count}) & ({start} + {block} > 0)" for start, count, block in sides)
@@ -98,7 +99,6 @@ def kernel(p: SharedParameters, access: Access) -> Pair:
         "portable/backward_pairs.jinja",
         f"({batch} * {heads}, {p.tiles('q')}, {p.tiles('k')})",
         blocks={
-            # a loop may not make another type of a name
             "opened": needed((*numbers, *a.scaled), reads(inner)),
             "start": programs.zeros(terms, scores),
             "visit": (Loop("i", "0", "batches * heads", each),),

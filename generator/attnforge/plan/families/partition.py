@@ -43,7 +43,7 @@ class Role:
 def numbers_first(
     terms: KernelInputs, opened: Iterable[Statement]
 ) -> tuple[tuple[Statement, ...], tuple[Statement, ...]]:
-    """Statements that give the call's numbers their types, and the others: in a branch a name keeps the type it had."""
+    """Statements that give the call's numbers their types, and the others: in branches and loops names keep theirs."""
     known, numbers, others = targets(terms.numbers()), list[Statement](), list[Statement]()
     for statement in opened:
         (numbers if statement.target in known else others).append(statement)

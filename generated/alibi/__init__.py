@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  292fbaf1e0e62e99
-#   text hash     dbb726f5d4823cf2
+#   content hash  c006f1ec4cf361b6
+#   text hash     abddf3687a764500
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  292fbaf1e0e62e99
-#   text hash     2b1515a12ce0a002
+#   content hash  c006f1ec4cf361b6
+#   text hash     3144939403367d78
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  292fbaf1e0e62e99
-#   text hash     6629e32755eb2578
+#   content hash  c006f1ec4cf361b6
+#   text hash     0fd9e23a85fe406e
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  292fbaf1e0e62e99
-#   text hash     c580c40d53d3fd67
+#   content hash  c006f1ec4cf361b6
+#   text hash     96ab8ca167626a04
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  292fbaf1e0e62e99
-#   text hash     4f1415da58919e74
+#   content hash  c006f1ec4cf361b6
+#   text hash     d440e40404322343
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

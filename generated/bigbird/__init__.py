@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  aeb6842852da93a1
-#   text hash     03e8ef881b6a80ec
+#   content hash  3ae518c822c9031d
+#   text hash     2ff47ef6c7c0c5a5
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

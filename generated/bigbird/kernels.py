@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  aeb6842852da93a1
-#   text hash     eac0d1b2d16409a5
+#   content hash  3ae518c822c9031d
+#   text hash     78f64f4c649a5e1b
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

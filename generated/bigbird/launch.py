@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  aeb6842852da93a1
-#   text hash     21300c670e4a3456
+#   content hash  3ae518c822c9031d
+#   text hash     f65126beb25c6be1
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  aeb6842852da93a1
-#   text hash     8e7547dfa9a6a856
+#   content hash  3ae518c822c9031d
+#   text hash     a43b48ba544b585e
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

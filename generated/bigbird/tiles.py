@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  aeb6842852da93a1
-#   text hash     3972b05704292c89
+#   content hash  3ae518c822c9031d
+#   text hash     fa7f24856687524e
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6d13df4abee1f2da
-#   text hash     47a40b0bca26e699
+#   content hash  98c3570a76f0a3be
+#   text hash     eb9509462a251457
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

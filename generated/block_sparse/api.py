@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6d13df4abee1f2da
-#   text hash     b0a327cc17463028
+#   content hash  98c3570a76f0a3be
+#   text hash     b065a9c09cd895e0
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

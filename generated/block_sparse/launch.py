@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6d13df4abee1f2da
-#   text hash     55f042aa88d13574
+#   content hash  98c3570a76f0a3be
+#   text hash     8a687992824304ac
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6d13df4abee1f2da
-#   text hash     ac0e50c18ab80fe5
+#   content hash  98c3570a76f0a3be
+#   text hash     6c25cb1702aae2ed
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6d13df4abee1f2da
-#   text hash     5e07eadbb7624d10
+#   content hash  98c3570a76f0a3be
+#   text hash     50b5e9e5f819c448
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

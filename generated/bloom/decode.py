@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4d22aebfe2b57e57
-#   text hash     4a5bb46ba7da8e0c
+#   content hash  5fd44513ef580226
+#   text hash     2489e776e54e7701
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

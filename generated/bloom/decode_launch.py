@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4d22aebfe2b57e57
-#   text hash     ed50689ce8a7b059
+#   content hash  5fd44513ef580226
+#   text hash     bff93f17271b70e4
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

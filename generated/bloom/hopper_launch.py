@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4d22aebfe2b57e57
-#   text hash     574c3b716632804c
+#   content hash  5fd44513ef580226
+#   text hash     071d0384f913aa42
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

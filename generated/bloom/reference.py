@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4d22aebfe2b57e57
-#   text hash     c55ea63b982e418f
+#   content hash  5fd44513ef580226
+#   text hash     ebc8bde358536c23
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

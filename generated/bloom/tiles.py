@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4d22aebfe2b57e57
-#   text hash     d34709b62ba06e7a
+#   content hash  5fd44513ef580226
+#   text hash     638349674bad0463
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

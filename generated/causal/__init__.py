@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7e68e4c9a27ce458
-#   text hash     d1c916a4b07f6c4a
+#   content hash  275d25ec1557124b
+#   text hash     ed065dcf4191e86c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

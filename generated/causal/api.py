@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7e68e4c9a27ce458
-#   text hash     f52615c8f5c1d78c
+#   content hash  275d25ec1557124b
+#   text hash     d3d556ee2b90cafb
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7e68e4c9a27ce458
-#   text hash     c45f082a971fe1cd
+#   content hash  275d25ec1557124b
+#   text hash     df89a00b69062cbd
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

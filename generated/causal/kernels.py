@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7e68e4c9a27ce458
-#   text hash     16475769deddab8d
+#   content hash  275d25ec1557124b
+#   text hash     85da2295b69e64b2
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7e68e4c9a27ce458
-#   text hash     5147c249163ff7fc
+#   content hash  275d25ec1557124b
+#   text hash     2c44bdffa1004d5a
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7e68e4c9a27ce458
-#   text hash     64c54a72d3e8048a
+#   content hash  275d25ec1557124b
+#   text hash     038446408d677e18
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7e68e4c9a27ce458
-#   text hash     cc4e1841f64d2595
+#   content hash  275d25ec1557124b
+#   text hash     9a6b2df6de3c6c5d
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

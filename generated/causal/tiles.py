@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7e68e4c9a27ce458
-#   text hash     e4a518d5fa30b537
+#   content hash  275d25ec1557124b
+#   text hash     a0b4819514bc2752
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

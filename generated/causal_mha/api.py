@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1384acc7d6390e08
-#   text hash     4f46fe1fec0549c2
+#   content hash  b6ed16982fd5a14b
+#   text hash     94fa32ce9cd29c6c
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

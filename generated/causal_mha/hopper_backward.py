@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1384acc7d6390e08
-#   text hash     52c3b2b760a2748f
+#   content hash  b6ed16982fd5a14b
+#   text hash     46238d87ed593a5b
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1384acc7d6390e08
-#   text hash     453718defc68f70e
+#   content hash  b6ed16982fd5a14b
+#   text hash     c770afe2abf48972
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

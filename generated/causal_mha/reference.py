@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1384acc7d6390e08
-#   text hash     ffa8f2bc6a967b06
+#   content hash  b6ed16982fd5a14b
+#   text hash     58d5e57ec5b68c08
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

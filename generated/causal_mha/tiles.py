@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1384acc7d6390e08
-#   text hash     174d989bb17a31ec
+#   content hash  b6ed16982fd5a14b
+#   text hash     8af4752fd6938936
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9d293bd23750c417
-#   text hash     93edd017aa60a47a
+#   content hash  ee645fda96638590
+#   text hash     3468ab660db5bdbe
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9d293bd23750c417
-#   text hash     fff137124ca9f4f9
+#   content hash  ee645fda96638590
+#   text hash     876a2669455ca3d9
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

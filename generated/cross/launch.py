@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9d293bd23750c417
-#   text hash     90a0e24eca73f474
+#   content hash  ee645fda96638590
+#   text hash     2a8099fb4f4dfb70
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9d293bd23750c417
-#   text hash     bff0666c5d0f6bf7
+#   content hash  ee645fda96638590
+#   text hash     0de163bf38c3ded3
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8aaa0ed92c75be9c
-#   text hash     50fa46d8bd16f749
+#   content hash  15698e6286f70833
+#   text hash     8a3732be61c9dac6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

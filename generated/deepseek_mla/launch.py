@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8aaa0ed92c75be9c
-#   text hash     d52c73b1a8bc06cb
+#   content hash  15698e6286f70833
+#   text hash     32d8c45baa0f8abf
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8aaa0ed92c75be9c
-#   text hash     50095841569229c2
+#   content hash  15698e6286f70833
+#   text hash     170e3a5bd74b02bd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  a2b7fa2643dc7f10
-#   text hash     bee03dec7099e32e
+#   content hash  478c89ce2d188872
+#   text hash     04871defb4fbc7a4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

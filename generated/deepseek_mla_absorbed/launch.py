@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  a2b7fa2643dc7f10
-#   text hash     281496af07234991
+#   content hash  478c89ce2d188872
+#   text hash     f5fe69bd176e23c7
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  a2b7fa2643dc7f10
-#   text hash     26d1f54f1e9f932f
+#   content hash  478c89ce2d188872
+#   text hash     752217257bb6a888
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  a2b7fa2643dc7f10
-#   text hash     c0d7b6e4cdc3c135
+#   content hash  478c89ce2d188872
+#   text hash     d4278b360e750560
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

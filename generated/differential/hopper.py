@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f476d53a8b497fc8
-#   text hash     8d7e4a62c81f7a9a
+#   content hash  d2355baea10121b7
+#   text hash     9ce6cee90ac78f14
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f476d53a8b497fc8
-#   text hash     254badf27de6fc3d
+#   content hash  d2355baea10121b7
+#   text hash     749e92321202ba96
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

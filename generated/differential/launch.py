@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f476d53a8b497fc8
-#   text hash     92cfe2045a677a99
+#   content hash  d2355baea10121b7
+#   text hash     ea3474086c361f8f
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

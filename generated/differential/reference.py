@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f476d53a8b497fc8
-#   text hash     0ea1e2f97094d82a
+#   content hash  d2355baea10121b7
+#   text hash     4fc4913d4c9e5768
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

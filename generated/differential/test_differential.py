@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f476d53a8b497fc8
-#   text hash     dfd2aef960ff77b6
+#   content hash  d2355baea10121b7
+#   text hash     b3e51dbd37d4b8e7
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f476d53a8b497fc8
-#   text hash     2791499983cca8f6
+#   content hash  d2355baea10121b7
+#   text hash     1db11081910e3e93
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  96ec298be9f8a055
-#   text hash     2e01946789e4246c
+#   content hash  4fa0e3498a246ef2
+#   text hash     e80c4e391f58ac5a
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

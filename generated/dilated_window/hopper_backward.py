@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  96ec298be9f8a055
-#   text hash     47699d3f3328a5fa
+#   content hash  4fa0e3498a246ef2
+#   text hash     b70ecf70eae1d7c1
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  96ec298be9f8a055
-#   text hash     a2d4fcac83515fd2
+#   content hash  4fa0e3498a246ef2
+#   text hash     fee5ad08e232cd1c
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

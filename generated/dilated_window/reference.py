@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  96ec298be9f8a055
-#   text hash     9b74cab6c4e4f78b
+#   content hash  4fa0e3498a246ef2
+#   text hash     6707fcea4d4e4465
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  96ec298be9f8a055
-#   text hash     c98086f99c8c1052
+#   content hash  4fa0e3498a246ef2
+#   text hash     51e0e5d38184a7c4
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9729121396c2bcf3
-#   text hash     e2436751beca0aa4
+#   content hash  0928805c0cff8d53
+#   text hash     0a10a6dfafadda8c
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

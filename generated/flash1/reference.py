@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9729121396c2bcf3
-#   text hash     db877b92ac58b9f2
+#   content hash  0928805c0cff8d53
+#   text hash     5c6fb2ff5e716531
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

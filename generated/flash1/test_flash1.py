@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9729121396c2bcf3
-#   text hash     db8f52a5126a45f4
+#   content hash  0928805c0cff8d53
+#   text hash     755a6eb4303234a1
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

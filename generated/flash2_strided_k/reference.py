@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c83fd5005dae0243
-#   text hash     71a96ddc9dd85b8a
+#   content hash  858ddda3c47d1b2d
+#   text hash     c2655950637d9cd7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c83fd5005dae0243
-#   text hash     a07e10651d82f8c8
+#   content hash  858ddda3c47d1b2d
+#   text hash     d7d8a3bc67e6c2da
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c83fd5005dae0243
-#   text hash     9a0008ccdc06b322
+#   content hash  858ddda3c47d1b2d
+#   text hash     75d1fc2d8e4940b4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

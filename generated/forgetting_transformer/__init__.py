@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9892e2fe6b89ee61
-#   text hash     7d861dc33bfc6fa6
+#   content hash  dd61a49e058b6274
+#   text hash     8fe28a6cf3b863e8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

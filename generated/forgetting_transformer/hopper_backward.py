@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9892e2fe6b89ee61
-#   text hash     5a27005053c47cbd
+#   content hash  dd61a49e058b6274
+#   text hash     1f9149b9e39df10a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9892e2fe6b89ee61
-#   text hash     1b077b16d0a686d8
+#   content hash  dd61a49e058b6274
+#   text hash     e9a474e0a56c3fcb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9892e2fe6b89ee61
-#   text hash     336d8ffefc33da93
+#   content hash  dd61a49e058b6274
+#   text hash     e17df608645282a4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

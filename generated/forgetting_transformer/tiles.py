@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9892e2fe6b89ee61
-#   text hash     fb056c8c83e307d2
+#   content hash  dd61a49e058b6274
+#   text hash     4fe369cdc2c5e07d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7a36197a8bbe4558
-#   text hash     d9508befbe47d1c6
+#   content hash  b48d5eb87d75f4f0
+#   text hash     9bac3fa2ec041890
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7a36197a8bbe4558
-#   text hash     c643aba3720f41c7
+#   content hash  b48d5eb87d75f4f0
+#   text hash     db21a33008ebe19f
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

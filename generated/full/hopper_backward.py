@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7a36197a8bbe4558
-#   text hash     e27658dc563216cd
+#   content hash  b48d5eb87d75f4f0
+#   text hash     41100bdecf007695
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7a36197a8bbe4558
-#   text hash     480875b38049ff91
+#   content hash  b48d5eb87d75f4f0
+#   text hash     757e776f1ee0fce2
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

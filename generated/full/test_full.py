@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7a36197a8bbe4558
-#   text hash     879e556a09ea06e5
+#   content hash  b48d5eb87d75f4f0
+#   text hash     7594a0c533cdef09
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

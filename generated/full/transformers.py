@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7a36197a8bbe4558
-#   text hash     9988c5cd7e59a702
+#   content hash  b48d5eb87d75f4f0
+#   text hash     316f5cf8b302723d
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  941ac74a905510bf
-#   text hash     401e2dc6a47d2f8e
+#   content hash  44b6ab0693083d37
+#   text hash     94bcce4daf12c667
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  941ac74a905510bf
-#   text hash     aa1eea723d287b2e
+#   content hash  44b6ab0693083d37
+#   text hash     7232ead3b54536fc
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

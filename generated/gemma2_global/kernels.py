@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  941ac74a905510bf
-#   text hash     fe9663f20e89681d
+#   content hash  44b6ab0693083d37
+#   text hash     8918246fef7e3d88
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

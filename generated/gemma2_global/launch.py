@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  941ac74a905510bf
-#   text hash     83caf8a442d7d2e0
+#   content hash  44b6ab0693083d37
+#   text hash     7299280ecd3c55e1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  941ac74a905510bf
-#   text hash     0f0b256f2b799f47
+#   content hash  44b6ab0693083d37
+#   text hash     96512fd86fa39bfc
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f1b2a10ed6629c6c
-#   text hash     8ab9fb7d8b3b6ba4
+#   content hash  d4abcc24de0a1f07
+#   text hash     9147709cfa45a3ed
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f1b2a10ed6629c6c
-#   text hash     ee2fd299d73434c6
+#   content hash  d4abcc24de0a1f07
+#   text hash     6a2261e26588fc56
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f1b2a10ed6629c6c
-#   text hash     37139fbc0a6dd469
+#   content hash  d4abcc24de0a1f07
+#   text hash     2cb68f758b972555
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

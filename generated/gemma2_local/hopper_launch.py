@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f1b2a10ed6629c6c
-#   text hash     8a68d7d0aefb946d
+#   content hash  d4abcc24de0a1f07
+#   text hash     29a8e6f9b1aa7d87
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

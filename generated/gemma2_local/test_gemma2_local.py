@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f1b2a10ed6629c6c
-#   text hash     a3f33ce53730cc5f
+#   content hash  d4abcc24de0a1f07
+#   text hash     0c25f7f00ab442ef
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  32d69b230b94812b
-#   text hash     176640f2af66e623
+#   content hash  b318838c68bb680c
+#   text hash     9c335a828818a717
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

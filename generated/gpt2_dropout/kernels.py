@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  32d69b230b94812b
-#   text hash     8a3e9a9625f9c210
+#   content hash  b318838c68bb680c
+#   text hash     ae2a2238fc2a1b56
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  32d69b230b94812b
-#   text hash     403445409646a5f0
+#   content hash  b318838c68bb680c
+#   text hash     94a801a0758b89f0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  32d69b230b94812b
-#   text hash     315f8d1b29e3c4b1
+#   content hash  b318838c68bb680c
+#   text hash     ba7db58a841d5482
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  32d69b230b94812b
-#   text hash     b3b1e5c8dd619280
+#   content hash  b318838c68bb680c
+#   text hash     f4c587f3f17e8c03
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9bae31e5740f6c18
-#   text hash     a8406d9c662ee695
+#   content hash  5960102ab7c1ef41
+#   text hash     0d6cd6df094695c6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

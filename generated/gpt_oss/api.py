@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9bae31e5740f6c18
-#   text hash     9cee96645360644d
+#   content hash  5960102ab7c1ef41
+#   text hash     c46188e5fdc41ac6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

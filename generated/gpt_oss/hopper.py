@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9bae31e5740f6c18
-#   text hash     44a5f6d9afa34d69
+#   content hash  5960102ab7c1ef41
+#   text hash     ab5d4cf6bd85486a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9bae31e5740f6c18
-#   text hash     98c049ab3cf01da0
+#   content hash  5960102ab7c1ef41
+#   text hash     15a640a7204a86f0
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

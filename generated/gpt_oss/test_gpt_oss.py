@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9bae31e5740f6c18
-#   text hash     b09cb9ac8789b214
+#   content hash  5960102ab7c1ef41
+#   text hash     57b7f4374bd1bf49
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fb864a2e46a61309
-#   text hash     4d1b3b3ed7e123a3
+#   content hash  53c2783753241373
+#   text hash     2690e8941b04c1b0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bf866bc3d27aaa69
-#   text hash     14e6ced50702420a
+#   content hash  8d27735aca73a894
+#   text hash     433ea68439d7c71b
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bf866bc3d27aaa69
-#   text hash     7800824d5fcc9bcf
+#   content hash  8d27735aca73a894
+#   text hash     0218ee5dbb1866ad
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

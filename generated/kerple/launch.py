@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bf866bc3d27aaa69
-#   text hash     e856c1b5a4bb796a
+#   content hash  8d27735aca73a894
+#   text hash     5e3f2d5f14aea8a9
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

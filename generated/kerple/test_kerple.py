@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bf866bc3d27aaa69
-#   text hash     f508827e98f1866c
+#   content hash  8d27735aca73a894
+#   text hash     1ebda5654f149a4a
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

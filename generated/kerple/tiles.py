@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bf866bc3d27aaa69
-#   text hash     954c062ba18a4de0
+#   content hash  8d27735aca73a894
+#   text hash     023ae2fc82c777e0
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  66df4fd554e70494
-#   text hash     e11d0db4ec62b88c
+#   content hash  2492ec0da5349725
+#   text hash     56814a0c27c74f13
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  66df4fd554e70494
-#   text hash     9c12425bccd48a96
+#   content hash  2492ec0da5349725
+#   text hash     710064ecf5b8ef72
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

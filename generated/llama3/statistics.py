@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  66df4fd554e70494
-#   text hash     154d3eb4c0c607a9
+#   content hash  2492ec0da5349725
+#   text hash     ebabd98d23230ef4
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

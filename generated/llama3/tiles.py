@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  66df4fd554e70494
-#   text hash     f2057130ed9b867a
+#   content hash  2492ec0da5349725
+#   text hash     6b11b17fe6ddbee6
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

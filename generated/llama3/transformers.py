@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  66df4fd554e70494
-#   text hash     8effdcfadfa69b96
+#   content hash  2492ec0da5349725
+#   text hash     f6b140c7d77fd58a
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -247,12 +247,12 @@ def mask(
     if mask_function is not causal_mask_function and q_length > 1:
         before, after = _neighbours(mask_function, batch_size, kv_length, device)
         told = f"{SPEC}: position_ids pack sequences, or blocks see later keys: this takes layout: packed or prefix_lm"
-        narrow = local_size is not None and local_size < 2
-        _check((before | narrow).all() & ~after.any(), told, wait)
+        _check((before | _is_narrow(local_size)).all() & ~after.any(), told, wait)
     lined = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
     if lined and _is_full(attention_mask, kv_offset + kv_length, wait):
-        none = torch.empty(batch_size, 0, 1, 1, dtype=torch.int32, device=device)
-        return None if local_size is None else _with_window(none, local_size)
+        if local_size is None:
+            return None
+        return _with_window(torch.empty(batch_size, 0, 1, 1, dtype=torch.int32, device=device), local_size)
     first, end = _keys(attention_mask, batch_size, kv_length, kv_offset, device, wait)
     start = q_offset - kv_offset - first
     return _with_window(_columns(first, end, start, start + q_length), local_size)
@@ -318,6 +318,11 @@ def _columns(*columns):
 def _with_window(columns, local_size):
     """Columns for layers with a window, of which the third axis tells: its size is one more than the window."""
     return columns if local_size is None else columns.expand(-1, -1, local_size + 1, -1)
+
+
+def _is_narrow(local_size):
+    """Whether a window hides even the key before a query's own; models without one may say 0."""
+    return local_size is not None and local_size < 2
 
 
 def _window(attention_mask):

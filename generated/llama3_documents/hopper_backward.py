@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  deaa7ec3e5c0104e
-#   text hash     09ddd205ffec8e48
+#   content hash  2242d3d89f296ed3
+#   text hash     9673a52b007f1cce
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

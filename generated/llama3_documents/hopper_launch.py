@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  deaa7ec3e5c0104e
-#   text hash     4e7a078132bca256
+#   content hash  2242d3d89f296ed3
+#   text hash     bdd0457542ad5dff
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

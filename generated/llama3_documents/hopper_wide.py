@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  deaa7ec3e5c0104e
-#   text hash     e9a79a4e6943df38
+#   content hash  2242d3d89f296ed3
+#   text hash     f61f0b394b3454fc
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  deaa7ec3e5c0104e
-#   text hash     6cf11d2e09381d94
+#   content hash  2242d3d89f296ed3
+#   text hash     93eebc2edd434bb4
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  deaa7ec3e5c0104e
-#   text hash     296259b8ad003abe
+#   content hash  2242d3d89f296ed3
+#   text hash     bc88a411fee12cfe
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

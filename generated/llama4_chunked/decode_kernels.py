@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  aac7ab2924ca6d68
-#   text hash     9a8084ea7da8271e
+#   content hash  5c3c44d4d597cb21
+#   text hash     0192e9176d79dfc1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

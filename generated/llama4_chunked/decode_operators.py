@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  aac7ab2924ca6d68
-#   text hash     d266d12b38efac28
+#   content hash  5c3c44d4d597cb21
+#   text hash     74f27dcaea3c0364
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  aac7ab2924ca6d68
-#   text hash     e6935d1b8c9d30a6
+#   content hash  5c3c44d4d597cb21
+#   text hash     44c4c8e5e3b0009e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

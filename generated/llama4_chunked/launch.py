@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  aac7ab2924ca6d68
-#   text hash     8f945c006d998b12
+#   content hash  5c3c44d4d597cb21
+#   text hash     c6150e523bf51563
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  aac7ab2924ca6d68
-#   text hash     09731ab494a95c52
+#   content hash  5c3c44d4d597cb21
+#   text hash     0ed73e6427a9a3a0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  24bb292a7b0a22d1
-#   text hash     561c95d124199992
+#   content hash  b4dc3c999a0cbfe4
+#   text hash     c7c421f6d5cbb2e0
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  24bb292a7b0a22d1
-#   text hash     682050bb591c8450
+#   content hash  b4dc3c999a0cbfe4
+#   text hash     59eba07ffd74fc81
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  24bb292a7b0a22d1
-#   text hash     9515080d1e6d4535
+#   content hash  b4dc3c999a0cbfe4
+#   text hash     a27691130f58b88a
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

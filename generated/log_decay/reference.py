@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  24bb292a7b0a22d1
-#   text hash     0725a8eb5bc093e7
+#   content hash  b4dc3c999a0cbfe4
+#   text hash     5673b8bca5c905ed
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

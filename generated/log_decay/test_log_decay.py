@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  24bb292a7b0a22d1
-#   text hash     c706cb6f8419fb7f
+#   content hash  b4dc3c999a0cbfe4
+#   text hash     a706ca0228278171
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  879a424880ab5e9d
-#   text hash     d93928437f759e5b
+#   content hash  50ff57040a48c658
+#   text hash     15b65ab6cc226cc9
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  879a424880ab5e9d
-#   text hash     c4eae933318fa1c5
+#   content hash  50ff57040a48c658
+#   text hash     948386e6146095fe
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

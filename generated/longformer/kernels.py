@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  879a424880ab5e9d
-#   text hash     74a3815d9e2eeaa1
+#   content hash  50ff57040a48c658
+#   text hash     24dc4c3a616f2a77
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

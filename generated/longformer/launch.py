@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  879a424880ab5e9d
-#   text hash     96150050eb9f2e82
+#   content hash  50ff57040a48c658
+#   text hash     b92db3f0daca139d
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

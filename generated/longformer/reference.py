@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  879a424880ab5e9d
-#   text hash     92803258f8dd53e7
+#   content hash  50ff57040a48c658
+#   text hash     477bc603056cffb9
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

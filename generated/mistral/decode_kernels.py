@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ded0242b1de2e315
-#   text hash     f9889663566f5d8d
+#   content hash  7c147ca3637cd0b8
+#   text hash     fbb4157583b853ec
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ded0242b1de2e315
-#   text hash     856bfe1a3aaa379e
+#   content hash  7c147ca3637cd0b8
+#   text hash     3169d38d489658d0
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

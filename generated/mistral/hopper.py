@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ded0242b1de2e315
-#   text hash     fc6075581e115476
+#   content hash  7c147ca3637cd0b8
+#   text hash     f3e6476c17dec939
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

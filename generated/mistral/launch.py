@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ded0242b1de2e315
-#   text hash     3cc19942364d5ed9
+#   content hash  7c147ca3637cd0b8
+#   text hash     ca986c39294887a1
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

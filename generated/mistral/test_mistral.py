@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ded0242b1de2e315
-#   text hash     c295a41f596cd37b
+#   content hash  7c147ca3637cd0b8
+#   text hash     af0bb97b06f5a896
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

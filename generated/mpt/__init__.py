@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1f42cc951b110cca
-#   text hash     65b52c0996497cb1
+#   content hash  4ff5a20e36f79450
+#   text hash     0a06a87291555013
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

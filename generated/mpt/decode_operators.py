@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1f42cc951b110cca
-#   text hash     22627e270f862447
+#   content hash  4ff5a20e36f79450
+#   text hash     4d917053ed583524
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

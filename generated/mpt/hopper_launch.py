@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1f42cc951b110cca
-#   text hash     3a821f718c34d380
+#   content hash  4ff5a20e36f79450
+#   text hash     b6554f5e65316908
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

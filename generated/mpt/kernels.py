@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1f42cc951b110cca
-#   text hash     190e645294a59c05
+#   content hash  4ff5a20e36f79450
+#   text hash     e2ff6c1f4ab2b008
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1f42cc951b110cca
-#   text hash     47f746a20ebd9506
+#   content hash  4ff5a20e36f79450
+#   text hash     f5089fe4de9cec14
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

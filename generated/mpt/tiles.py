@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1f42cc951b110cca
-#   text hash     0d05a099c116ffd0
+#   content hash  4ff5a20e36f79450
+#   text hash     6bef93c579f93767
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

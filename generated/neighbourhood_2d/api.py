@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  bde6987200cbace1
-#   text hash     81ddfb35b69f1023
+#   content hash  96204c435b975e67
+#   text hash     5ea3195063d695c6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  bde6987200cbace1
-#   text hash     fb6f9419ce2324ca
+#   content hash  96204c435b975e67
+#   text hash     6bdbe4705962ac87
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

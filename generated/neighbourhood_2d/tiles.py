@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  bde6987200cbace1
-#   text hash     4869e93257a090d5
+#   content hash  96204c435b975e67
+#   text hash     bdc350dfa497180e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

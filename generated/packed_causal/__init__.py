@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b4d5b3255b226ee2
-#   text hash     a14d30af45655875
+#   content hash  9019f8f9a6d55c98
+#   text hash     13f8b7f818fb1855
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

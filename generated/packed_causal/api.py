@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b4d5b3255b226ee2
-#   text hash     01ae5b4e8a4d19cf
+#   content hash  9019f8f9a6d55c98
+#   text hash     3fc5571533f31114
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

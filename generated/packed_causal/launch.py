@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b4d5b3255b226ee2
-#   text hash     0a3975949634268a
+#   content hash  9019f8f9a6d55c98
+#   text hash     f81e2170de286cd2
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b4d5b3255b226ee2
-#   text hash     1f18582bd84cdd3a
+#   content hash  9019f8f9a6d55c98
+#   text hash     1363a5357049d338
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

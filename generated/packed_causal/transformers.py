@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b4d5b3255b226ee2
-#   text hash     c089931afbc91fde
+#   content hash  9019f8f9a6d55c98
+#   text hash     4adadb698b206851
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -100,8 +100,8 @@ def mask(
     """Where sequences begin and the last one ends, int32 (S + 1,), the longest one's length, and the layers' window.
 
     The first two are as position_ids tell, and None where each row of the batch is a sequence; if there is no window
-    either, None takes the place of all three. Cuts that come with the batch, cu_seq_lens_q and cu_seq_lens_k, go before these. Reading them off
-    position_ids waits for the device, once for each mask of a forward pass.
+    either, None takes the place of all three. Cuts that come with the batch, cu_seq_lens_q and cu_seq_lens_k, go before
+    these. Reading them off position_ids waits for the device, once for each mask of a forward pass.
     """
     if use_vmap:
         raise ValueError(f"{SPEC}: the model joins a mask of its own to the usual one; write it into the spec")
@@ -132,10 +132,12 @@ def _window(attention_mask):
 
 def _rows(attention_mask, query, key, kwargs):
     """The keywords of `attention` by what comes with the batch, by what `mask` made, or by the rows of the batch."""
-    cuts, longest, _ = attention_mask if isinstance(attention_mask, tuple) else (None, None, None)
-    if cuts is not None and kwargs.get("cu_seq_lens_q") is None:
-        return {"cu_seqlens": cuts, "max_seqlen": longest}
-    return _cuts(None if isinstance(attention_mask, tuple) else attention_mask, query, key, kwargs)
+    if isinstance(attention_mask, tuple):
+        cuts, longest, _ = attention_mask
+        if cuts is not None and kwargs.get("cu_seq_lens_q") is None:
+            return {"cu_seqlens": cuts, "max_seqlen": longest}
+        attention_mask = None
+    return _cuts(attention_mask, query, key, kwargs)
 
 
 def _cuts(attention_mask, query, key, kwargs):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8c9b229228dadd22
-#   text hash     e46bcdea0efb50e1
+#   content hash  b6527dc86e6e63e8
+#   text hash     6f892bfe4e99d5f4
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

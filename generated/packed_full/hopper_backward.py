@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8c9b229228dadd22
-#   text hash     1e8c113c6cf441c2
+#   content hash  b6527dc86e6e63e8
+#   text hash     130e92e8502e1412
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

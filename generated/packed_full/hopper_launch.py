@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8c9b229228dadd22
-#   text hash     3f716ee797d86a79
+#   content hash  b6527dc86e6e63e8
+#   text hash     4f6b8dafeff53502
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8c9b229228dadd22
-#   text hash     46f04c8032ae18cc
+#   content hash  b6527dc86e6e63e8
+#   text hash     70461a9050786e87
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

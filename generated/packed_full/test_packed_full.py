@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8c9b229228dadd22
-#   text hash     63a93313d79ce529
+#   content hash  b6527dc86e6e63e8
+#   text hash     c8ec06f9295fa99c
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

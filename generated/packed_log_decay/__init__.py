@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  eeb222ada0e6cc8f
-#   text hash     cccbd0725dc536fb
+#   content hash  5e1fa6b6c5f118e4
+#   text hash     76d8d25ac8e712f8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  eeb222ada0e6cc8f
-#   text hash     72dc97b15b698c30
+#   content hash  5e1fa6b6c5f118e4
+#   text hash     e531ea6259fb6fcb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

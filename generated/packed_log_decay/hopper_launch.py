@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  eeb222ada0e6cc8f
-#   text hash     9aaae557a39b89c4
+#   content hash  5e1fa6b6c5f118e4
+#   text hash     261a6c317f5a9bc8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  eeb222ada0e6cc8f
-#   text hash     214dbb4f32c549f6
+#   content hash  5e1fa6b6c5f118e4
+#   text hash     e43e3777e4d8ea03
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

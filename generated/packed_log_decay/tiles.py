@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  eeb222ada0e6cc8f
-#   text hash     8a089836f4e6593b
+#   content hash  5e1fa6b6c5f118e4
+#   text hash     f645e00ed567872c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

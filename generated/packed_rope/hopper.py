@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  743f68c23c29eccb
-#   text hash     53623c7cc0dbeb6a
+#   content hash  3f16283567f175a4
+#   text hash     55e5dc80cb53cb66
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  743f68c23c29eccb
-#   text hash     473c62e42bb2aba0
+#   content hash  3f16283567f175a4
+#   text hash     8262334e01ae815b
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  743f68c23c29eccb
-#   text hash     a2665771b9764b0b
+#   content hash  3f16283567f175a4
+#   text hash     f281f969c1410de4
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  743f68c23c29eccb
-#   text hash     bef6023adb1d43fc
+#   content hash  3f16283567f175a4
+#   text hash     127bd2f613f3a223
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  743f68c23c29eccb
-#   text hash     ed84486da7d7449f
+#   content hash  3f16283567f175a4
+#   text hash     231d41972c2ceb78
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5f7442048537b567
-#   text hash     5d906d3c1c7d7d9b
+#   content hash  a1428491bb6a0d32
+#   text hash     482c4c62bcdb45e9
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5f7442048537b567
-#   text hash     4edfc5f11e303a6f
+#   content hash  a1428491bb6a0d32
+#   text hash     e7295b819ae88f3c
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5f7442048537b567
-#   text hash     d9e3641d74841ded
+#   content hash  a1428491bb6a0d32
+#   text hash     bb3e959419c6aa07
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

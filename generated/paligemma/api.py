@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ad50a4cc6db9a502
-#   text hash     374f38a18aace97d
+#   content hash  ee6a248f3955e9dd
+#   text hash     90337ca309c27893
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

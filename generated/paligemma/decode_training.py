@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ad50a4cc6db9a502
-#   text hash     2ae7846b964c68d5
+#   content hash  ee6a248f3955e9dd
+#   text hash     1c8c3e78dc47ee18
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

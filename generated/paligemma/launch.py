@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ad50a4cc6db9a502
-#   text hash     73c38a44b8e8a475
+#   content hash  ee6a248f3955e9dd
+#   text hash     529498e974f9104b
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ad50a4cc6db9a502
-#   text hash     89cdf336e70f20aa
+#   content hash  ee6a248f3955e9dd
+#   text hash     67e07343b487bf4b
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ad50a4cc6db9a502
-#   text hash     3c926a9dc5fedc27
+#   content hash  ee6a248f3955e9dd
+#   text hash     a31cf7997365d06b
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  87bc8b4870e85af5
-#   text hash     de4f88a0168cd639
+#   content hash  6b59ec9782d7ed45
+#   text hash     d6e6bd45ed152659
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  87bc8b4870e85af5
-#   text hash     2941f083fde36271
+#   content hash  6b59ec9782d7ed45
+#   text hash     4eb4b05a19f9bc67
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

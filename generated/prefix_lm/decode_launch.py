@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  87bc8b4870e85af5
-#   text hash     b47330798aceaa25
+#   content hash  6b59ec9782d7ed45
+#   text hash     5e89629d725eb159
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

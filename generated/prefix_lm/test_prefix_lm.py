@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  87bc8b4870e85af5
-#   text hash     bfd59457b20e4947
+#   content hash  6b59ec9782d7ed45
+#   text hash     40f0f456761dce30
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

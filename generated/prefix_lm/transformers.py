@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  87bc8b4870e85af5
-#   text hash     c5b4ee6fd2860982
+#   content hash  6b59ec9782d7ed45
+#   text hash     d246ef736e1bccc2
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -149,8 +149,7 @@ def mask(
         length = after.sum(1) + after.any(1)
         run = (row >= first[:, None]) & (row + 1 < (first + length)[:, None])
         told = f"{SPEC}: position_ids pack sequences, or blocks other than a prefix see later keys"
-        narrow = local_size is not None and local_size < 2
-        _check((before | narrow).all() & (run == after).all(), told, wait)
+        _check((before | _is_narrow(local_size)).all() & (run == after).all(), told, wait)
     lined = whole or (isinstance(q_offset, int) and q_offset + q_length == kv_length)
     if lined and _is_full(attention_mask, kv_length, wait):
         return _with_window(_columns(length), local_size)
@@ -221,6 +220,11 @@ def _columns(*columns):
 def _with_window(columns, local_size):
     """Columns for layers with a window, of which the third axis tells: its size is one more than the window."""
     return columns if local_size is None else columns.expand(-1, -1, local_size + 1, -1)
+
+
+def _is_narrow(local_size):
+    """Whether a window hides even the key before a query's own; models without one may say 0."""
+    return local_size is not None and local_size < 2
 
 
 def _window(attention_mask):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7aeab6646eafacd6
-#   text hash     2ffa3c3cc938de99
+#   content hash  23d4d43dbddf4895
+#   text hash     f30f90ce762862d3
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

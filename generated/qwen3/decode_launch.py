@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7aeab6646eafacd6
-#   text hash     e1902e1a9f6801a3
+#   content hash  23d4d43dbddf4895
+#   text hash     66092df69ac85395
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7aeab6646eafacd6
-#   text hash     e6e54ca0cde5e6e2
+#   content hash  23d4d43dbddf4895
+#   text hash     18647e28a1657314
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

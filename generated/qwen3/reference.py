@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7aeab6646eafacd6
-#   text hash     10622d22398d2c33
+#   content hash  23d4d43dbddf4895
+#   text hash     9722585db2bec235
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

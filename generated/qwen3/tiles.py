@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7aeab6646eafacd6
-#   text hash     f89729821c8b6c0e
+#   content hash  23d4d43dbddf4895
+#   text hash     fbed9757d6e0f925
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  84ec32566967e1c6
-#   text hash     a87e5fd824103514
+#   content hash  1d8278a61d3ed36c
+#   text hash     9ea522a6ef347fc4
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  84ec32566967e1c6
-#   text hash     86eff323fec466f8
+#   content hash  1d8278a61d3ed36c
+#   text hash     40177905af616a6b
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  84ec32566967e1c6
-#   text hash     fa96761cb5fecb6f
+#   content hash  1d8278a61d3ed36c
+#   text hash     00d681de6a0a733a
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

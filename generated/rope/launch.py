@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  84ec32566967e1c6
-#   text hash     8a1b8defa05c9f70
+#   content hash  1d8278a61d3ed36c
+#   text hash     59c2a11cc541abb3
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

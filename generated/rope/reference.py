@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  84ec32566967e1c6
-#   text hash     207df16d93be4c9a
+#   content hash  1d8278a61d3ed36c
+#   text hash     80ad13a6b2aa824a
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

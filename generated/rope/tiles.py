@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  84ec32566967e1c6
-#   text hash     96dbbd886a018f44
+#   content hash  1d8278a61d3ed36c
+#   text hash     3a379f518071309b
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

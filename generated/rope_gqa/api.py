@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c2c36d1c4b6ecf3e
-#   text hash     edd2228a2fc47dd2
+#   content hash  52b042fbc711ed06
+#   text hash     8606ec414fa9eb37
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c2c36d1c4b6ecf3e
-#   text hash     bb4993a0b8ab457a
+#   content hash  52b042fbc711ed06
+#   text hash     4be7817242871291
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

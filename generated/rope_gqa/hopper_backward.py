@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c2c36d1c4b6ecf3e
-#   text hash     6da0b9c6180b0f37
+#   content hash  52b042fbc711ed06
+#   text hash     c745be2e3d53bf4f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

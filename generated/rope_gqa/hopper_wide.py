@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c2c36d1c4b6ecf3e
-#   text hash     7f882b2b6bf8e524
+#   content hash  52b042fbc711ed06
+#   text hash     952a6a160d8ec19b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

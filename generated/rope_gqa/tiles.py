@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c2c36d1c4b6ecf3e
-#   text hash     c6c168828aaf0b85
+#   content hash  52b042fbc711ed06
+#   text hash     26bdc7a6a835479d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

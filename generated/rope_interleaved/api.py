@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4d11f63a220848e5
-#   text hash     cb0ab73f79264da0
+#   content hash  7802e9815be03fef
+#   text hash     25a8e7c0b41871d9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

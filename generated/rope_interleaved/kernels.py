@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4d11f63a220848e5
-#   text hash     b5a88c66b2d3797d
+#   content hash  7802e9815be03fef
+#   text hash     8e6aa7a960146559
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

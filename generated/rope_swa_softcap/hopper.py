@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6a56259750c6423a
-#   text hash     4b008326134dc494
+#   content hash  535bfda9a40ff6a6
+#   text hash     94ed5f2fbf00e0b2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

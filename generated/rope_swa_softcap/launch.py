@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6a56259750c6423a
-#   text hash     9417d28796d85c0c
+#   content hash  535bfda9a40ff6a6
+#   text hash     263907fd26d5e81b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6a56259750c6423a
-#   text hash     1ef0de26775108fd
+#   content hash  535bfda9a40ff6a6
+#   text hash     b605ce7434b8b356
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

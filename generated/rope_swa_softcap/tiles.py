@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6a56259750c6423a
-#   text hash     224c56e3d902e7ba
+#   content hash  535bfda9a40ff6a6
+#   text hash     19cce7a96f12b4ee
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

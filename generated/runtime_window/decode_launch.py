@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f29b554b8578c0bd
-#   text hash     f02bd3d6f9427031
+#   content hash  0aedd70d5132fb68
+#   text hash     ca4314d8436b683c
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f29b554b8578c0bd
-#   text hash     103fbf702ee391d4
+#   content hash  0aedd70d5132fb68
+#   text hash     bfb05df15fe0ca1e
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

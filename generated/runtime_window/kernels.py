@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f29b554b8578c0bd
-#   text hash     dfd417904c3182e5
+#   content hash  0aedd70d5132fb68
+#   text hash     7cafd379ef340f29
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

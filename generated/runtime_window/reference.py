@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f29b554b8578c0bd
-#   text hash     a4edbc2fbff7a058
+#   content hash  0aedd70d5132fb68
+#   text hash     9496439f78a5b460
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

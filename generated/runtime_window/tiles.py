@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f29b554b8578c0bd
-#   text hash     cb31c940321ae2bf
+#   content hash  0aedd70d5132fb68
+#   text hash     9bd69a60f38cb208
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

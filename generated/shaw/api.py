@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5ac1cf83bf890068
-#   text hash     5b09abb1804e6900
+#   content hash  31fb992025642e43
+#   text hash     9b4c952795038f86
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5ac1cf83bf890068
-#   text hash     6068ea0bc40bec65
+#   content hash  31fb992025642e43
+#   text hash     942d0104aa5a08e5
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

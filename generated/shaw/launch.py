@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5ac1cf83bf890068
-#   text hash     ba5f5ef5138afd45
+#   content hash  31fb992025642e43
+#   text hash     69093da266cd9c05
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

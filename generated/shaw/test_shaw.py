@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5ac1cf83bf890068
-#   text hash     7c53eb41c8db14da
+#   content hash  31fb992025642e43
+#   text hash     cd983277876c4dc8
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5ac1cf83bf890068
-#   text hash     f6f886cd9a420d33
+#   content hash  31fb992025642e43
+#   text hash     3bb1e8b720f044e0
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d7433b8376aee842
-#   text hash     1a90ab6d9dc25405
+#   content hash  a0b4a244c678d674
+#   text hash     c86d3bbfdc9bf8f0
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

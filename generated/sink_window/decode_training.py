@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d7433b8376aee842
-#   text hash     40f8f75fde9d38a3
+#   content hash  a0b4a244c678d674
+#   text hash     07038763e45b1070
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d7433b8376aee842
-#   text hash     afb72912ccd8f8f6
+#   content hash  a0b4a244c678d674
+#   text hash     059a93c28874cd9e
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d7433b8376aee842
-#   text hash     6b5fd8427102b350
+#   content hash  a0b4a244c678d674
+#   text hash     03acfa2389a671ec
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

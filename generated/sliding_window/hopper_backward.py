@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c93eb1d924ce1f9a
-#   text hash     adadee9c6fdb3813
+#   content hash  294ba532a65d72e1
+#   text hash     de7e1bf9a8da7e49
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

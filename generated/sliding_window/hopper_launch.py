@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c93eb1d924ce1f9a
-#   text hash     37819dbb43f2d1fd
+#   content hash  294ba532a65d72e1
+#   text hash     82ab793d7357c39a
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c93eb1d924ce1f9a
-#   text hash     e2458ddce9e337e6
+#   content hash  294ba532a65d72e1
+#   text hash     9cc3139865fa5896
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

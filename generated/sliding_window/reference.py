@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c93eb1d924ce1f9a
-#   text hash     b62717acf1fb34f0
+#   content hash  294ba532a65d72e1
+#   text hash     d5eeaafb85715d82
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

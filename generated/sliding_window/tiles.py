@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c93eb1d924ce1f9a
-#   text hash     7afb100bcde8600f
+#   content hash  294ba532a65d72e1
+#   text hash     5edd3e286384fef9
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  04d2a62685691c5d
-#   text hash     8bdf02856c56f61c
+#   content hash  6feeef5cbbf0571a
+#   text hash     e511a6fef1ab356a
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

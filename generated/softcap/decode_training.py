@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  04d2a62685691c5d
-#   text hash     14e0783c689be795
+#   content hash  6feeef5cbbf0571a
+#   text hash     f17b6ebffeb82655
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  04d2a62685691c5d
-#   text hash     f86ac34b2874001d
+#   content hash  6feeef5cbbf0571a
+#   text hash     b68141163315cf5d
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

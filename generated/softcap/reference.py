@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  04d2a62685691c5d
-#   text hash     173d2c1f5181675b
+#   content hash  6feeef5cbbf0571a
+#   text hash     0d4718948e778fe1
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  04d2a62685691c5d
-#   text hash     aecc764d796ce248
+#   content hash  6feeef5cbbf0571a
+#   text hash     caed60e964f5e9ba
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ff258ff9a2597b7a
-#   text hash     8d2779d4a8ae6ca7
+#   content hash  4c75140a7eda1c91
+#   text hash     c20ce4f3d0c63360
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

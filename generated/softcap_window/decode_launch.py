@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ff258ff9a2597b7a
-#   text hash     2d117aca89cdbc4f
+#   content hash  4c75140a7eda1c91
+#   text hash     577bf082de536abd
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

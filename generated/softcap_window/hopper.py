@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ff258ff9a2597b7a
-#   text hash     1eff9fd0dedb62a4
+#   content hash  4c75140a7eda1c91
+#   text hash     e78cd14b0858a4f0
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

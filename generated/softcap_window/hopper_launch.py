@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ff258ff9a2597b7a
-#   text hash     49997785d5a3950b
+#   content hash  4c75140a7eda1c91
+#   text hash     5c66221d7ff5ded5
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

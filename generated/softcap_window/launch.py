@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ff258ff9a2597b7a
-#   text hash     3dca742561f42103
+#   content hash  4c75140a7eda1c91
+#   text hash     e54937b6b09e7dc7
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  73c456a884c29359
-#   text hash     2a5c2c17b541fec0
+#   content hash  815322ee4aebc475
+#   text hash     45d65ffb620fe600
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

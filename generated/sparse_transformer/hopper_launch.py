@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  73c456a884c29359
-#   text hash     2253952bacd869cb
+#   content hash  815322ee4aebc475
+#   text hash     14c663a5e23cd108
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

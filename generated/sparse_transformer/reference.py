@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  73c456a884c29359
-#   text hash     9e0c5f83ff73166d
+#   content hash  815322ee4aebc475
+#   text hash     8c84a3f6e83a449a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

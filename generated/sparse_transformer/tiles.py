@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  73c456a884c29359
-#   text hash     1531b685d3cdc10f
+#   content hash  815322ee4aebc475
+#   text hash     09ee158568e34bb0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

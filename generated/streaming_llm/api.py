@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a98709e3c68a8dbf
-#   text hash     40ef3768bea5b14f
+#   content hash  a5f7190bce21810e
+#   text hash     e3ff1f2b5eab285f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

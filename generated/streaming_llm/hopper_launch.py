@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a98709e3c68a8dbf
-#   text hash     9a580208fca96904
+#   content hash  a5f7190bce21810e
+#   text hash     71091636fa56038e
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a98709e3c68a8dbf
-#   text hash     016c30901841b661
+#   content hash  a5f7190bce21810e
+#   text hash     125263c332cb761e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

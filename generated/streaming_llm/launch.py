@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a98709e3c68a8dbf
-#   text hash     7106f4cafe26c8df
+#   content hash  a5f7190bce21810e
+#   text hash     351cf5ef57ad52d5
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a98709e3c68a8dbf
-#   text hash     f6ace4361b1ce51a
+#   content hash  a5f7190bce21810e
+#   text hash     001da7decca40a5c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

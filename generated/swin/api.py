@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b18bc8c2519e1bb1
-#   text hash     d8f893f6f5cbe879
+#   content hash  9ad7ece40bc0aae5
+#   text hash     c3dc0907ee58dc52
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b18bc8c2519e1bb1
-#   text hash     fb2a8b07abf30437
+#   content hash  9ad7ece40bc0aae5
+#   text hash     e3892eb05b877b5e
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b18bc8c2519e1bb1
-#   text hash     d8f4e1c4d119d38b
+#   content hash  9ad7ece40bc0aae5
+#   text hash     77cb7ad95faae1d8
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

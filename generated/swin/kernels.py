@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b18bc8c2519e1bb1
-#   text hash     4f84b612ce21e76e
+#   content hash  9ad7ece40bc0aae5
+#   text hash     71ff9f37c888a0ec
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b18bc8c2519e1bb1
-#   text hash     4e9b6edd5b14eadb
+#   content hash  9ad7ece40bc0aae5
+#   text hash     10490dfa37e9f5a6
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c6bb752ef30afc77
-#   text hash     33972ec84548543f
+#   content hash  977fbd558bb40f70
+#   text hash     321f056e5d2e28c8
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

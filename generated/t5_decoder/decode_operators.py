@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c6bb752ef30afc77
-#   text hash     438f330349960be1
+#   content hash  977fbd558bb40f70
+#   text hash     c1727be2326f8c44
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

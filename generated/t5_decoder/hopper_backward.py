@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c6bb752ef30afc77
-#   text hash     5926f8d3b06695ce
+#   content hash  977fbd558bb40f70
+#   text hash     c1832b058a8999d6
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

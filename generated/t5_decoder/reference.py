@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c6bb752ef30afc77
-#   text hash     94c03b0b8f486b03
+#   content hash  977fbd558bb40f70
+#   text hash     a38459ad45aaae78
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c6bb752ef30afc77
-#   text hash     f843f11b6dd41b6a
+#   content hash  977fbd558bb40f70
+#   text hash     f0aa981bd61e9ba6
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  956db5e269ffcd62
-#   text hash     78840746fe7b3dbb
+#   content hash  26241327f039b5cc
+#   text hash     ad38c1f390df1537
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  956db5e269ffcd62
-#   text hash     b58dc7d4ccb38948
+#   content hash  26241327f039b5cc
+#   text hash     72fb70454d1eaadd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

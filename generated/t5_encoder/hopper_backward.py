@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  956db5e269ffcd62
-#   text hash     1e36b1449f13a31d
+#   content hash  26241327f039b5cc
+#   text hash     21793029daeeaab8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  956db5e269ffcd62
-#   text hash     5e087492dc963d48
+#   content hash  26241327f039b5cc
+#   text hash     aa69e3befdfd2d31
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c6f9140b6dabb441
-#   text hash     24446c2a5484f4a0
+#   content hash  1280747b6e7513ff
+#   text hash     d1b73e011349a435
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c6f9140b6dabb441
-#   text hash     57daece26968b3ca
+#   content hash  1280747b6e7513ff
+#   text hash     3772ae1da5c12d68
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

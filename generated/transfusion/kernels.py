@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c6f9140b6dabb441
-#   text hash     523f5282bdc0357c
+#   content hash  1280747b6e7513ff
+#   text hash     d7e786add408c7cf
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

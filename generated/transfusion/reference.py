@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c6f9140b6dabb441
-#   text hash     f1b9d7c2f216acd7
+#   content hash  1280747b6e7513ff
+#   text hash     dbd920c93ee6e9af
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c6f9140b6dabb441
-#   text hash     6eee700ab89dd1af
+#   content hash  1280747b6e7513ff
+#   text hash     0f9fbda99da56074
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  19c691df0c6f9033
-#   text hash     fc26b238794db80b
+#   content hash  f69238fb5a8d592a
+#   text hash     b612b83463b0d149
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  19c691df0c6f9033
-#   text hash     f732d8997708d2cb
+#   content hash  f69238fb5a8d592a
+#   text hash     30d691fef4d95680
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  19c691df0c6f9033
-#   text hash     0422f3d1b17bf363
+#   content hash  f69238fb5a8d592a
+#   text hash     4c5e9b5949bca1b4
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  19c691df0c6f9033
-#   text hash     b74161a409289713
+#   content hash  f69238fb5a8d592a
+#   text hash     a94ab02a66d2e8f3
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  19c691df0c6f9033
-#   text hash     62dcfee2d93b6643
+#   content hash  f69238fb5a8d592a
+#   text hash     d9871f99b171cd2f
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

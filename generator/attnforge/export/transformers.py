@@ -102,10 +102,7 @@ def _checks(spec: Spec) -> Iterator[Check]:
     yield Check('kwargs.get("cache") is not None', "pages of continuous batching need another attention")
     picked = 'any(kwargs.get(name) is not None for name in ("indices", "block_indices"))'
     yield Check(picked, "the layer picks keys for each query, the spec does not")
-    yield Check(
-        'kwargs.get("sinks") is not None',
-        "the layer gives its sinks as `sinks`, this reads s_aux alone",
-    )
+    yield Check('kwargs.get("sinks") is not None', "the layer gives its sinks as `sinks`, this reads s_aux alone")
     if not spec.packed:
         cut = 'kwargs.get("cu_seq_lens_q") is not None'
         yield Check(cut, "cu_seq_lens_q packs sequences: this takes a spec with layout: packed")

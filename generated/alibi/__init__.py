@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c006f1ec4cf361b6
-#   text hash     abddf3687a764500
+#   content hash  70b420796168a7ea
+#   text hash     136dad29c6df9699
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

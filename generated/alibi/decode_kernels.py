@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c006f1ec4cf361b6
-#   text hash     3144939403367d78
+#   content hash  70b420796168a7ea
+#   text hash     0c7f900c701c5a5f
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c006f1ec4cf361b6
-#   text hash     0f1af61223c615bc
+#   content hash  70b420796168a7ea
+#   text hash     94fe97c8ded80809
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c006f1ec4cf361b6
-#   text hash     e426037aa9717c14
+#   content hash  70b420796168a7ea
+#   text hash     cf23205c6648749c
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c006f1ec4cf361b6
-#   text hash     313a509f927e5539
+#   content hash  70b420796168a7ea
+#   text hash     29005eee9f26b957
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3ae518c822c9031d
-#   text hash     2ff47ef6c7c0c5a5
+#   content hash  458c36bed19f0b97
+#   text hash     bf1b46c59d6041ce
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3ae518c822c9031d
-#   text hash     2a358f8bdea4dd0c
+#   content hash  458c36bed19f0b97
+#   text hash     a1af164874a481e2
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3ae518c822c9031d
-#   text hash     78f64f4c649a5e1b
+#   content hash  458c36bed19f0b97
+#   text hash     273b0b537d5f92f4
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3ae518c822c9031d
-#   text hash     f65126beb25c6be1
+#   content hash  458c36bed19f0b97
+#   text hash     a9038cdfc6c6dd2a
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3ae518c822c9031d
-#   text hash     530b10cfd50408b7
+#   content hash  458c36bed19f0b97
+#   text hash     91c6a7e48d6547b6
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  98c3570a76f0a3be
-#   text hash     eb9509462a251457
+#   content hash  e5a8d33e55a9f2bf
+#   text hash     3c4aaf3b0f4a9ba1
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  98c3570a76f0a3be
-#   text hash     b065a9c09cd895e0
+#   content hash  e5a8d33e55a9f2bf
+#   text hash     45ba9d62516084ce
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

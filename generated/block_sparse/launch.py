@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  98c3570a76f0a3be
-#   text hash     8a687992824304ac
+#   content hash  e5a8d33e55a9f2bf
+#   text hash     7680b6e84df4abeb
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

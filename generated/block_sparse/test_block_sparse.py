@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  98c3570a76f0a3be
-#   text hash     6c25cb1702aae2ed
+#   content hash  e5a8d33e55a9f2bf
+#   text hash     127a6562d3a4ec65
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

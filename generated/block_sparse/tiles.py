@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  98c3570a76f0a3be
-#   text hash     50b5e9e5f819c448
+#   content hash  e5a8d33e55a9f2bf
+#   text hash     cebe4db6b7497f19
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

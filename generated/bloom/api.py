@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5fd44513ef580226
-#   text hash     a747ce7c6597e7b8
+#   content hash  41eae1132405d14d
+#   text hash     c4f3bcb7724082d2
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

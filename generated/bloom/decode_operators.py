@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5fd44513ef580226
-#   text hash     afc992b303c68556
+#   content hash  41eae1132405d14d
+#   text hash     33bfc5038df00d1c
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5fd44513ef580226
-#   text hash     24cb4b1fea02558b
+#   content hash  41eae1132405d14d
+#   text hash     5b00ea8792cd3659
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

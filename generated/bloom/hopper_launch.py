@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5fd44513ef580226
-#   text hash     071d0384f913aa42
+#   content hash  41eae1132405d14d
+#   text hash     6fec77ceaefed7e8
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

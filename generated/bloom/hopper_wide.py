@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5fd44513ef580226
-#   text hash     1c8f7b4e19742371
+#   content hash  41eae1132405d14d
+#   text hash     4d44a48220430dca
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

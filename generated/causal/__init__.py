@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  275d25ec1557124b
-#   text hash     ed065dcf4191e86c
+#   content hash  8c67bbe8b4ee9560
+#   text hash     3ba4f22011ff479c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  275d25ec1557124b
-#   text hash     d3d556ee2b90cafb
+#   content hash  8c67bbe8b4ee9560
+#   text hash     b4cc93da04ee02ca
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  275d25ec1557124b
-#   text hash     bb2ae8f8a7cbd602
+#   content hash  8c67bbe8b4ee9560
+#   text hash     25a70a97151242fc
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  275d25ec1557124b
-#   text hash     8950a2aef613b81f
+#   content hash  8c67bbe8b4ee9560
+#   text hash     fd58a430bc74aa08
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

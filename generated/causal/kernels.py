@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  275d25ec1557124b
-#   text hash     85da2295b69e64b2
+#   content hash  8c67bbe8b4ee9560
+#   text hash     865032e50a38056e
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

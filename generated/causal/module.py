@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  275d25ec1557124b
-#   text hash     7e9290efafaf33dd
+#   content hash  8c67bbe8b4ee9560
+#   text hash     7e2f3fa0513e55a8
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b6ed16982fd5a14b
-#   text hash     fe0b2746ea386abd
+#   content hash  363f46c397f2ec9f
+#   text hash     71cf4434bd6d66c2
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

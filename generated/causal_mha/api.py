@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b6ed16982fd5a14b
-#   text hash     94fa32ce9cd29c6c
+#   content hash  363f46c397f2ec9f
+#   text hash     59832735701883b8
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b6ed16982fd5a14b
-#   text hash     f3dda79a14e6c310
+#   content hash  363f46c397f2ec9f
+#   text hash     b7100d749f39ba18
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

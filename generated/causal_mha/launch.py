@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b6ed16982fd5a14b
-#   text hash     9ac5f276bebd61af
+#   content hash  363f46c397f2ec9f
+#   text hash     95eec1901b200633
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

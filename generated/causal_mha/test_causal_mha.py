@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b6ed16982fd5a14b
-#   text hash     f3baebddb00fc396
+#   content hash  363f46c397f2ec9f
+#   text hash     037876a172882f0f
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ee645fda96638590
-#   text hash     3468ab660db5bdbe
+#   content hash  28b3a7c1bd67eced
+#   text hash     8befd593e1879660
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

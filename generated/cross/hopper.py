@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ee645fda96638590
-#   text hash     0d24738c4b59933b
+#   content hash  28b3a7c1bd67eced
+#   text hash     ebb479289eac56d2
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

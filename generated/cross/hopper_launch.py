@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ee645fda96638590
-#   text hash     1a8c48e6ecfd7644
+#   content hash  28b3a7c1bd67eced
+#   text hash     4ec657961092ae1a
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ee645fda96638590
-#   text hash     9d1d132a72f02416
+#   content hash  28b3a7c1bd67eced
+#   text hash     68e2bef38a49f483
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ee645fda96638590
-#   text hash     2a8099fb4f4dfb70
+#   content hash  28b3a7c1bd67eced
+#   text hash     1aecfde819ad0200
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

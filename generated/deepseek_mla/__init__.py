@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  15698e6286f70833
-#   text hash     8a3732be61c9dac6
+#   content hash  b0a4adb8ae541a83
+#   text hash     8984e3ea1dc054f3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  15698e6286f70833
-#   text hash     244dbb4fe97e1eae
+#   content hash  b0a4adb8ae541a83
+#   text hash     307a3cd11a94cc53
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

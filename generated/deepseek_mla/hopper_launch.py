@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  15698e6286f70833
-#   text hash     236a8c994a07df10
+#   content hash  b0a4adb8ae541a83
+#   text hash     476ea9aec7369f5f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

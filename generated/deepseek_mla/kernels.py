@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  15698e6286f70833
-#   text hash     478ae70192b1cbd5
+#   content hash  b0a4adb8ae541a83
+#   text hash     9c62abf039ef3683
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  15698e6286f70833
-#   text hash     0729c19175958fec
+#   content hash  b0a4adb8ae541a83
+#   text hash     939734314f253a03
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  478c89ce2d188872
-#   text hash     d135ecd8fc49bf49
+#   content hash  5939acb422c728c4
+#   text hash     ba748a7e6cc6980c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

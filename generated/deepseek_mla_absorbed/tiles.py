@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  478c89ce2d188872
-#   text hash     d4278b360e750560
+#   content hash  5939acb422c728c4
+#   text hash     60bf79a77db35403
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d2355baea10121b7
-#   text hash     7dcab11c351230d0
+#   content hash  ee47256c7a93acf5
+#   text hash     b35238171c5bbcda
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d2355baea10121b7
-#   text hash     8a1d873bbcc40f76
+#   content hash  ee47256c7a93acf5
+#   text hash     a9b83b26aee7d19b
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

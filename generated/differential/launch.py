@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d2355baea10121b7
-#   text hash     ea3474086c361f8f
+#   content hash  ee47256c7a93acf5
+#   text hash     7876fde844ab3e20
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d2355baea10121b7
-#   text hash     b3e51dbd37d4b8e7
+#   content hash  ee47256c7a93acf5
+#   text hash     fd50b50d16337e15
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

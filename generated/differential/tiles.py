@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d2355baea10121b7
-#   text hash     1db11081910e3e93
+#   content hash  ee47256c7a93acf5
+#   text hash     96068d6b484392fb
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

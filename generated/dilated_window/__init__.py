@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4fa0e3498a246ef2
-#   text hash     e80c4e391f58ac5a
+#   content hash  3650aa6401c3817a
+#   text hash     1dff064f03edd834
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

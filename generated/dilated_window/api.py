@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4fa0e3498a246ef2
-#   text hash     4de2679be3f16e07
+#   content hash  3650aa6401c3817a
+#   text hash     93457ff550464fdd
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

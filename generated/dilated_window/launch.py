@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4fa0e3498a246ef2
-#   text hash     1babccb69e91196f
+#   content hash  3650aa6401c3817a
+#   text hash     17a0d068b8560fc1
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4fa0e3498a246ef2
-#   text hash     6707fcea4d4e4465
+#   content hash  3650aa6401c3817a
+#   text hash     188c94d40f88bcb5
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4fa0e3498a246ef2
-#   text hash     51e0e5d38184a7c4
+#   content hash  3650aa6401c3817a
+#   text hash     bd87aac76888bbaa
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

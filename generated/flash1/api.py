@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0928805c0cff8d53
-#   text hash     43553729e2ee4d6b
+#   content hash  8df53068365649be
+#   text hash     a84fba62523013cf
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

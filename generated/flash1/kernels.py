@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0928805c0cff8d53
-#   text hash     b0a93f9068c12f10
+#   content hash  8df53068365649be
+#   text hash     39be6324028f3f5f
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

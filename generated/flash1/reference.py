@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0928805c0cff8d53
-#   text hash     5c6fb2ff5e716531
+#   content hash  8df53068365649be
+#   text hash     f179fd3b4c3429c6
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0928805c0cff8d53
-#   text hash     d882404af83c30c2
+#   content hash  8df53068365649be
+#   text hash     275a600a27ddde22
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

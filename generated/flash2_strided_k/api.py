@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  858ddda3c47d1b2d
-#   text hash     7566348fe3bf5b27
+#   content hash  788fcd5e60c52918
+#   text hash     16e8924355f3c529
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  858ddda3c47d1b2d
-#   text hash     de53e629eb1e3112
+#   content hash  788fcd5e60c52918
+#   text hash     4338877521cbc0eb
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  858ddda3c47d1b2d
-#   text hash     c2655950637d9cd7
+#   content hash  788fcd5e60c52918
+#   text hash     5b11593f004afe99
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  858ddda3c47d1b2d
-#   text hash     d7d8a3bc67e6c2da
+#   content hash  788fcd5e60c52918
+#   text hash     6f507b6294a3d637
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  858ddda3c47d1b2d
-#   text hash     75d1fc2d8e4940b4
+#   content hash  788fcd5e60c52918
+#   text hash     f18c3205389df94b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

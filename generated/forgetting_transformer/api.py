@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  dd61a49e058b6274
-#   text hash     6baf58d927e5550c
+#   content hash  e8f837fb8317cf2a
+#   text hash     364f0e008eb6cbe4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  dd61a49e058b6274
-#   text hash     e9a474e0a56c3fcb
+#   content hash  e8f837fb8317cf2a
+#   text hash     1f5f9df13df88706
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  dd61a49e058b6274
-#   text hash     e17df608645282a4
+#   content hash  e8f837fb8317cf2a
+#   text hash     42f0472256a24a2b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  dd61a49e058b6274
-#   text hash     6c72f46b8d85c215
+#   content hash  e8f837fb8317cf2a
+#   text hash     1608f5218e042cb8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

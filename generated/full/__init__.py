@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b48d5eb87d75f4f0
-#   text hash     9bac3fa2ec041890
+#   content hash  cac964341b9a1061
+#   text hash     a6d289fe4f332f46
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

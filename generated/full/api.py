@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b48d5eb87d75f4f0
-#   text hash     abfaecdd8c95e7ca
+#   content hash  cac964341b9a1061
+#   text hash     216afb90982f7890
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

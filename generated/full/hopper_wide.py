@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b48d5eb87d75f4f0
-#   text hash     757e776f1ee0fce2
+#   content hash  cac964341b9a1061
+#   text hash     ab202b18dfb992ea
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b48d5eb87d75f4f0
-#   text hash     ae058c7786fc9bbd
+#   content hash  cac964341b9a1061
+#   text hash     3b6c9048ede7fd65
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b48d5eb87d75f4f0
-#   text hash     aa892f4b8409ae55
+#   content hash  cac964341b9a1061
+#   text hash     1bae15c856f28d5a
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

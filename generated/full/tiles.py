@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b48d5eb87d75f4f0
-#   text hash     83b36308a86c8b48
+#   content hash  cac964341b9a1061
+#   text hash     99958659e684f2ba
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  44b6ab0693083d37
-#   text hash     bcd5d15b0888433c
+#   content hash  0ab5518416271d42
+#   text hash     a169611e037b8081
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

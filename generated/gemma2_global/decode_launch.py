@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  44b6ab0693083d37
-#   text hash     28d826603cc06401
+#   content hash  0ab5518416271d42
+#   text hash     306ef739ebec8f80
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

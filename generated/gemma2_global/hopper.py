@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  44b6ab0693083d37
-#   text hash     6cb0f173920bebbe
+#   content hash  0ab5518416271d42
+#   text hash     7c6b6aeaaf9a49f0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  44b6ab0693083d37
-#   text hash     e85358b561bdc470
+#   content hash  0ab5518416271d42
+#   text hash     05f1dd2c1990aca2
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

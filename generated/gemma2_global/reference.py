@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  44b6ab0693083d37
-#   text hash     96512fd86fa39bfc
+#   content hash  0ab5518416271d42
+#   text hash     7d3c0db1f5654af0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

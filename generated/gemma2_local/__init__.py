@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d4abcc24de0a1f07
-#   text hash     184e911fd5e43d24
+#   content hash  aab0e4ec1da6aee7
+#   text hash     cd05804612db122f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d4abcc24de0a1f07
-#   text hash     9147709cfa45a3ed
+#   content hash  aab0e4ec1da6aee7
+#   text hash     9a02f5a228c1d3bb
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d4abcc24de0a1f07
-#   text hash     29a8e6f9b1aa7d87
+#   content hash  aab0e4ec1da6aee7
+#   text hash     efc57bf869f44688
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d4abcc24de0a1f07
-#   text hash     bb9e14afee728920
+#   content hash  aab0e4ec1da6aee7
+#   text hash     7eecfa580230155e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d4abcc24de0a1f07
-#   text hash     0c25f7f00ab442ef
+#   content hash  aab0e4ec1da6aee7
+#   text hash     7de7abacd63321cf
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b318838c68bb680c
-#   text hash     9c335a828818a717
+#   content hash  db65c8458982c36f
+#   text hash     50aaad7dc6c307bc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

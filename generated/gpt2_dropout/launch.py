@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b318838c68bb680c
-#   text hash     94a801a0758b89f0
+#   content hash  db65c8458982c36f
+#   text hash     1ba92b5add18c2fc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

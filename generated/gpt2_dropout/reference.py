@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b318838c68bb680c
-#   text hash     ba7db58a841d5482
+#   content hash  db65c8458982c36f
+#   text hash     73cf2b51ac3ed7c7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

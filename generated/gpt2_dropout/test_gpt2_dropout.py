@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b318838c68bb680c
-#   text hash     6543bae4d659f41c
+#   content hash  db65c8458982c36f
+#   text hash     4d1739c23caff1d4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

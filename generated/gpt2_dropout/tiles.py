@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b318838c68bb680c
-#   text hash     f4c587f3f17e8c03
+#   content hash  db65c8458982c36f
+#   text hash     4e22b51a77dbd98e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5960102ab7c1ef41
-#   text hash     c46188e5fdc41ac6
+#   content hash  e06e57bf72539fee
+#   text hash     14be4e3f1fa991a8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

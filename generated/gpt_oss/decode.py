@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5960102ab7c1ef41
-#   text hash     ec3fc17e0c6210b9
+#   content hash  e06e57bf72539fee
+#   text hash     e2c555971678f335
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

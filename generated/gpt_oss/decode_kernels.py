@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5960102ab7c1ef41
-#   text hash     7e662cf9f0171646
+#   content hash  e06e57bf72539fee
+#   text hash     67099b05ce04831b
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5960102ab7c1ef41
-#   text hash     724b92c51ce23c51
+#   content hash  e06e57bf72539fee
+#   text hash     75ee1c10e42b5f78
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5960102ab7c1ef41
-#   text hash     273c7d123304015a
+#   content hash  e06e57bf72539fee
+#   text hash     40b467438a5f96c3
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5960102ab7c1ef41
-#   text hash     15a640a7204a86f0
+#   content hash  e06e57bf72539fee
+#   text hash     d884c38583062eef
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5960102ab7c1ef41
-#   text hash     986b9d6efcb1cf8a
+#   content hash  e06e57bf72539fee
+#   text hash     74f8e0697a081894
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  53c2783753241373
-#   text hash     1060ff0976c71f1e
+#   content hash  f88cf58c16004c24
+#   text hash     fa0d0e3c55a84919
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  53c2783753241373
-#   text hash     e1ad2d0916fa8f71
+#   content hash  f88cf58c16004c24
+#   text hash     a1ae1f4f7ffd042a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

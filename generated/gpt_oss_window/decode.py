@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  53c2783753241373
-#   text hash     f1f21bec40d5dd0f
+#   content hash  f88cf58c16004c24
+#   text hash     f8e3652082585a9d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  53c2783753241373
-#   text hash     c4a3d0c59b36c7c1
+#   content hash  f88cf58c16004c24
+#   text hash     4bc189e2c71a4f10
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  53c2783753241373
-#   text hash     c58394536fcc181b
+#   content hash  f88cf58c16004c24
+#   text hash     d0b0a8f572461786
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8d27735aca73a894
-#   text hash     ca9e263e2f90f92e
+#   content hash  c3fe871a80409f7d
+#   text hash     a787ab5f8609ffe4
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

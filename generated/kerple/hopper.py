@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8d27735aca73a894
-#   text hash     433ea68439d7c71b
+#   content hash  c3fe871a80409f7d
+#   text hash     c47b3e099bbd1142
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8d27735aca73a894
-#   text hash     1fb2b5a856732b50
+#   content hash  c3fe871a80409f7d
+#   text hash     b61ab702e155e61c
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

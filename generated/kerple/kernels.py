@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8d27735aca73a894
-#   text hash     cd51d2f6f2a42a24
+#   content hash  c3fe871a80409f7d
+#   text hash     123de0d377b99dd3
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8d27735aca73a894
-#   text hash     ef24bd10cfd326f1
+#   content hash  c3fe871a80409f7d
+#   text hash     31b929bbdb1cccd7
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

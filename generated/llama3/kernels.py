@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2492ec0da5349725
-#   text hash     96c9eb8cdc467d2e
+#   content hash  e1597bc68d5d88d9
+#   text hash     0199cbe50ac1d740
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

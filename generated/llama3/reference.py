@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2492ec0da5349725
-#   text hash     d1472e4413bbad96
+#   content hash  e1597bc68d5d88d9
+#   text hash     4d9f7616cd022c5f
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2492ec0da5349725
-#   text hash     e781e74ad7166285
+#   content hash  e1597bc68d5d88d9
+#   text hash     bf73e6e685c9bd24
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2492ec0da5349725
-#   text hash     6b11b17fe6ddbee6
+#   content hash  e1597bc68d5d88d9
+#   text hash     09033540983f97e5
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

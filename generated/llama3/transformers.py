@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2492ec0da5349725
-#   text hash     f6b140c7d77fd58a
+#   content hash  e1597bc68d5d88d9
+#   text hash     85597ce427d67887
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

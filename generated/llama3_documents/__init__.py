@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2242d3d89f296ed3
-#   text hash     4d0c72648b9b762a
+#   content hash  d7c76d2c5bc7757f
+#   text hash     acaca6783495eb1c
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2242d3d89f296ed3
-#   text hash     dd4b789673eaca03
+#   content hash  d7c76d2c5bc7757f
+#   text hash     36bb202ae049dd7e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

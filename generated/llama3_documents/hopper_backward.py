@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2242d3d89f296ed3
-#   text hash     9673a52b007f1cce
+#   content hash  d7c76d2c5bc7757f
+#   text hash     a3651dddc7788b42
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -268,8 +268,8 @@ def work(
             dk = gl.full([64, BLOCK_D], 0.0, gl.float32, OUT)
             dv = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
             k_tiles = (matrix(k_buffer, stage * WORKERS), matrix(k_buffer, stage * WORKERS + 1))
-            v_tile = matrix(v_buffer, stage * WORKERS + WORKER)
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
+            v_tile = matrix(v_buffer, stage * WORKERS + WORKER)
             first, full_first, full_last, last = load_range(query_ranges_ptr, b, k_parts, k_start, BLOCK_N, BLOCK_M)
             for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2242d3d89f296ed3
-#   text hash     bdd0457542ad5dff
+#   content hash  d7c76d2c5bc7757f
+#   text hash     aed405bb53625846
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2242d3d89f296ed3
-#   text hash     234bbebcb5f4b4c2
+#   content hash  d7c76d2c5bc7757f
+#   text hash     69c94fa03afa1dd5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5c3c44d4d597cb21
-#   text hash     6133503ef477eabf
+#   content hash  67c2f53b652bd576
+#   text hash     ad1d3075df4b0145
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5c3c44d4d597cb21
-#   text hash     88d0025cc1ae8ea2
+#   content hash  67c2f53b652bd576
+#   text hash     db4799ddc6ce3134
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

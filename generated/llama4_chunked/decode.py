@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5c3c44d4d597cb21
-#   text hash     f7d5e97523ea5013
+#   content hash  67c2f53b652bd576
+#   text hash     e8f4942506dd433a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5c3c44d4d597cb21
-#   text hash     0a6f58e8489271cb
+#   content hash  67c2f53b652bd576
+#   text hash     c0b25b1e898aa549
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5c3c44d4d597cb21
-#   text hash     c6150e523bf51563
+#   content hash  67c2f53b652bd576
+#   text hash     470cf62dc8aa781b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b4dc3c999a0cbfe4
-#   text hash     71722ea8328855b3
+#   content hash  68276e9cd5694ffe
+#   text hash     3ca9e80bdb18bb73
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b4dc3c999a0cbfe4
-#   text hash     0cbfb8e2146a2462
+#   content hash  68276e9cd5694ffe
+#   text hash     fa765a3e2f507427
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -300,8 +300,8 @@ def work(
             dk = gl.full([64, BLOCK_D], 0.0, gl.float32, OUT)
             dv = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
             k_tiles = (matrix(k_buffer, stage * WORKERS), matrix(k_buffer, stage * WORKERS + 1))
-            v_tile = matrix(v_buffer, stage * WORKERS + WORKER)
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
+            v_tile = matrix(v_buffer, stage * WORKERS + WORKER)
             for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(
                     tl.int32

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b4dc3c999a0cbfe4
-#   text hash     1bd2091da07b15f2
+#   content hash  68276e9cd5694ffe
+#   text hash     96e2508dfb087bbd
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b4dc3c999a0cbfe4
-#   text hash     5673b8bca5c905ed
+#   content hash  68276e9cd5694ffe
+#   text hash     248dd175ffefd590
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

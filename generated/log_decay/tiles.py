@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b4dc3c999a0cbfe4
-#   text hash     802366d41b649541
+#   content hash  68276e9cd5694ffe
+#   text hash     c41100ee30624f94
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  50ff57040a48c658
-#   text hash     91ac45f6d24f351e
+#   content hash  448679b7c39ae85a
+#   text hash     b14085e34191387a
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

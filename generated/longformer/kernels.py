@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  50ff57040a48c658
-#   text hash     24dc4c3a616f2a77
+#   content hash  448679b7c39ae85a
+#   text hash     79537cc6a444de03
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

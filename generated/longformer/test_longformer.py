@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  50ff57040a48c658
-#   text hash     518bed5c6d6a797e
+#   content hash  448679b7c39ae85a
+#   text hash     7d6fdd3e6f3028ee
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  50ff57040a48c658
-#   text hash     c230f9c9bbf7c3be
+#   content hash  448679b7c39ae85a
+#   text hash     0290949dfdb3c377
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7c147ca3637cd0b8
-#   text hash     aa950e3703340dfa
+#   content hash  ce77515ccba4e9d2
+#   text hash     0aac5160bcadb856
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7c147ca3637cd0b8
-#   text hash     804026054ddf514a
+#   content hash  ce77515ccba4e9d2
+#   text hash     909f0637ef721908
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

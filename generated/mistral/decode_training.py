@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7c147ca3637cd0b8
-#   text hash     89017522ee9d6bc2
+#   content hash  ce77515ccba4e9d2
+#   text hash     08811130976ae0e3
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7c147ca3637cd0b8
-#   text hash     f3e6476c17dec939
+#   content hash  ce77515ccba4e9d2
+#   text hash     58ea2f11534e7d59
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7c147ca3637cd0b8
-#   text hash     a559733b6a741be1
+#   content hash  ce77515ccba4e9d2
+#   text hash     bc0c66ecc18572b0
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7c147ca3637cd0b8
-#   text hash     81296a2103e2ea2e
+#   content hash  ce77515ccba4e9d2
+#   text hash     436285fa2aa2ce58
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4ff5a20e36f79450
-#   text hash     0a06a87291555013
+#   content hash  abc9cc483b75f8fb
+#   text hash     81e415cc40051745
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4ff5a20e36f79450
-#   text hash     e2d710169890cf75
+#   content hash  abc9cc483b75f8fb
+#   text hash     e838e3cbf5f15bd5
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4ff5a20e36f79450
-#   text hash     67d0c9377a735810
+#   content hash  abc9cc483b75f8fb
+#   text hash     ba75c75a8fb65df0
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

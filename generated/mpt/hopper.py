@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4ff5a20e36f79450
-#   text hash     987dd24b4a993455
+#   content hash  abc9cc483b75f8fb
+#   text hash     71c0fd3e6efec4f4
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4ff5a20e36f79450
-#   text hash     b6554f5e65316908
+#   content hash  abc9cc483b75f8fb
+#   text hash     001ac1fa4ef68891
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4ff5a20e36f79450
-#   text hash     e2ff6c1f4ab2b008
+#   content hash  abc9cc483b75f8fb
+#   text hash     492532b22e7a371b
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4ff5a20e36f79450
-#   text hash     f5089fe4de9cec14
+#   content hash  abc9cc483b75f8fb
+#   text hash     138e3dbcd646a3bf
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  96204c435b975e67
-#   text hash     6bdbe4705962ac87
+#   content hash  c25461e647048724
+#   text hash     d4ebe8ec27dce355
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

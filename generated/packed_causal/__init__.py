@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9019f8f9a6d55c98
-#   text hash     13f8b7f818fb1855
+#   content hash  264add7d8eab665e
+#   text hash     d998b10da5275630
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9019f8f9a6d55c98
-#   text hash     3fc5571533f31114
+#   content hash  264add7d8eab665e
+#   text hash     3f52255d30a7367f
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9019f8f9a6d55c98
-#   text hash     f81e2170de286cd2
+#   content hash  264add7d8eab665e
+#   text hash     65cd553dc5b0b551
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9019f8f9a6d55c98
-#   text hash     1363a5357049d338
+#   content hash  264add7d8eab665e
+#   text hash     95d7b647b553c21f
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9019f8f9a6d55c98
-#   text hash     52719c1ddba96745
+#   content hash  264add7d8eab665e
+#   text hash     1fa689073eaa9aac
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

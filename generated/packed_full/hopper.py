@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b6527dc86e6e63e8
-#   text hash     d285eec615ee66aa
+#   content hash  d9b81a03e83775cc
+#   text hash     8897b76185fe13b8
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b6527dc86e6e63e8
-#   text hash     790ba68e3ee2082f
+#   content hash  d9b81a03e83775cc
+#   text hash     86999f7611212ff0
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

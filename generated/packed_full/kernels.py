@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b6527dc86e6e63e8
-#   text hash     70461a9050786e87
+#   content hash  d9b81a03e83775cc
+#   text hash     c2ecef2dca2f45ac
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

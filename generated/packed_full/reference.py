@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b6527dc86e6e63e8
-#   text hash     d2ed9889e9c014f0
+#   content hash  d9b81a03e83775cc
+#   text hash     f7bb278e64c0c761
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b6527dc86e6e63e8
-#   text hash     e7262acdc3a3d11b
+#   content hash  d9b81a03e83775cc
+#   text hash     aa44691f7eafdf93
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

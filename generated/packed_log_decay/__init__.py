@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5e1fa6b6c5f118e4
-#   text hash     76d8d25ac8e712f8
+#   content hash  8b921f9f8985f865
+#   text hash     b7a275b9b617128c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5e1fa6b6c5f118e4
-#   text hash     12a5512c967835bb
+#   content hash  8b921f9f8985f865
+#   text hash     8565806ee3b806b0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

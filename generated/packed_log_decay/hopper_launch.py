@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5e1fa6b6c5f118e4
-#   text hash     261a6c317f5a9bc8
+#   content hash  8b921f9f8985f865
+#   text hash     1a3c889a68da2af4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5e1fa6b6c5f118e4
-#   text hash     b8cbaa6cb44fcaf0
+#   content hash  8b921f9f8985f865
+#   text hash     96a5002435172e0a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5e1fa6b6c5f118e4
-#   text hash     f645e00ed567872c
+#   content hash  8b921f9f8985f865
+#   text hash     c7a45d1916ee40b9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3f16283567f175a4
-#   text hash     55e5dc80cb53cb66
+#   content hash  42d032983c9c0199
+#   text hash     cbbe4d2716542b75
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3f16283567f175a4
-#   text hash     0b2f51d754a94fea
+#   content hash  42d032983c9c0199
+#   text hash     6dfd3859b219f04d
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3f16283567f175a4
-#   text hash     f281f969c1410de4
+#   content hash  42d032983c9c0199
+#   text hash     3fd7c793788d564e
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

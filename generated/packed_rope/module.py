@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3f16283567f175a4
-#   text hash     40202861e7cdba36
+#   content hash  42d032983c9c0199
+#   text hash     c5e3b52d890eec5a
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3f16283567f175a4
-#   text hash     127bd2f613f3a223
+#   content hash  42d032983c9c0199
+#   text hash     35c97999fc66214f
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a1428491bb6a0d32
-#   text hash     0076f9f4ad2c5aaf
+#   content hash  0c70142d661de4a5
+#   text hash     d49e44a6462f9215
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

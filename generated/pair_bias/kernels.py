@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a1428491bb6a0d32
-#   text hash     5b2c56e91c33882e
+#   content hash  0c70142d661de4a5
+#   text hash     ef776ea70b82fb7a
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

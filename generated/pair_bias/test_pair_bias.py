@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a1428491bb6a0d32
-#   text hash     e7295b819ae88f3c
+#   content hash  0c70142d661de4a5
+#   text hash     a1f2c7ee16f99cec
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a1428491bb6a0d32
-#   text hash     bb3e959419c6aa07
+#   content hash  0c70142d661de4a5
+#   text hash     6aa4d5a2b2cd23da
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a1428491bb6a0d32
-#   text hash     74b8cf52ee2ea0e4
+#   content hash  0c70142d661de4a5
+#   text hash     913652637876bdd3
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ee6a248f3955e9dd
-#   text hash     1a1db52e6a6076f5
+#   content hash  452cf6bb886cbf41
+#   text hash     f771a42d618860c7
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

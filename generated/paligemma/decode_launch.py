@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ee6a248f3955e9dd
-#   text hash     558e082406bf0ae7
+#   content hash  452cf6bb886cbf41
+#   text hash     c3c7839e410224b1
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

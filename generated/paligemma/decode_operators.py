@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ee6a248f3955e9dd
-#   text hash     9e8ea4e151c36636
+#   content hash  452cf6bb886cbf41
+#   text hash     abac711554289d55
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

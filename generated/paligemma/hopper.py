@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ee6a248f3955e9dd
-#   text hash     ef3ad7057c90c199
+#   content hash  452cf6bb886cbf41
+#   text hash     b6d26136cdb6a160
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

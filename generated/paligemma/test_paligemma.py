@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ee6a248f3955e9dd
-#   text hash     a31cf7997365d06b
+#   content hash  452cf6bb886cbf41
+#   text hash     6bcd05bd44cd3bc0
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6b59ec9782d7ed45
-#   text hash     99c5d08209929f61
+#   content hash  bbadeb445ed99d54
+#   text hash     8c46ccc3514f5137
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6b59ec9782d7ed45
-#   text hash     211c6f7a992d78d1
+#   content hash  bbadeb445ed99d54
+#   text hash     de58636cc31fe43f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

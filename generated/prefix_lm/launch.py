@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6b59ec9782d7ed45
-#   text hash     dd2b20eb6501e3eb
+#   content hash  bbadeb445ed99d54
+#   text hash     375e8d808220a399
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6b59ec9782d7ed45
-#   text hash     8a18f4f51f64f05a
+#   content hash  bbadeb445ed99d54
+#   text hash     045173ab15597cc8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

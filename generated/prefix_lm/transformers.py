@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6b59ec9782d7ed45
-#   text hash     d246ef736e1bccc2
+#   content hash  bbadeb445ed99d54
+#   text hash     e45426b7ce97de4f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  23d4d43dbddf4895
-#   text hash     a6422ca5482f3a94
+#   content hash  a58f091244fd93f5
+#   text hash     3b729b2fb2b1ed28
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

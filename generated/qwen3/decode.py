@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  23d4d43dbddf4895
-#   text hash     f30f90ce762862d3
+#   content hash  a58f091244fd93f5
+#   text hash     66ad126a9b201d2b
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  23d4d43dbddf4895
-#   text hash     9acd1564e02c6c40
+#   content hash  a58f091244fd93f5
+#   text hash     7fe5aba684e79340
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  23d4d43dbddf4895
-#   text hash     9722585db2bec235
+#   content hash  a58f091244fd93f5
+#   text hash     aef01ae75abd9a70
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  23d4d43dbddf4895
-#   text hash     91d7aa5c4794bc8d
+#   content hash  a58f091244fd93f5
+#   text hash     94c0ebde03c2f75c
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1d8278a61d3ed36c
-#   text hash     9ea522a6ef347fc4
+#   content hash  f76025f152d0d36b
+#   text hash     32bf2c369d5ce3c3
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

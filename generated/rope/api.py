@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1d8278a61d3ed36c
-#   text hash     40177905af616a6b
+#   content hash  f76025f152d0d36b
+#   text hash     295ca9a45b4c7c7b
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

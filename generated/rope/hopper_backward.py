@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1d8278a61d3ed36c
-#   text hash     00d681de6a0a733a
+#   content hash  f76025f152d0d36b
+#   text hash     612e2b2487be140a
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -128,6 +128,26 @@ def by_threads(x):
 
 
 @gluon.jit
+def held(rows, SCORES: gl.constexpr):
+    """A tile of values; one of 128 columns as its halves, the first in registers: reading shared memory binds a step there."""
+    if rows.shape[1] == 128:
+        return rows.slice(0, 64, 1).load(gl.DotOperandLayout(0, SCORES, 2)), rows.slice(64, 64, 1)
+    else:
+        return rows
+
+
+@gluon.jit
+def values_product(v_tile, dout_tile, zeros):
+    """The product, not waited for, of a tile of values and one of dout."""
+    if dout_tile.shape[1] == 128:
+        left, right = v_tile
+        weighing = warpgroup_mma(left, dout_tile.slice(0, 64, 1).permute((1, 0)), zeros, use_acc=False, is_async=True)
+        return warpgroup_mma(right, dout_tile.slice(64, 64, 1).permute((1, 0)), weighing, is_async=True)
+    else:
+        return warpgroup_mma(v_tile, dout_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
+
+
+@gluon.jit
 def accumulate(
     at, dk, dv, k_tiles, v_tile, q_start, exchange, queries, dq_sum_desc, terms, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, STAGES: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr,
@@ -143,7 +163,7 @@ def accumulate(
     mbarrier.wait(q_ready.index(stage), phase)
     scoring = warpgroup_mma(k_tiles[WORKER], q_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
     mbarrier.wait(dout_ready.index(stage), phase)
-    weighing = warpgroup_mma(v_tile, dout_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    weighing = values_product(v_tile, dout_tile, zeros)
     score = warpgroup_mma_wait(1, [scoring])
     # [BLOCK_M]
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
@@ -249,8 +269,8 @@ def work(
             dk = gl.full([64, BLOCK_D], 0.0, gl.float32, OUT)
             dv = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
             k_tiles = (matrix(k_buffer, stage * WORKERS), matrix(k_buffer, stage * WORKERS + 1))
-            v_tile = matrix(v_buffer, stage * WORKERS + WORKER)
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
+            v_tile = held(matrix(v_buffer, stage * WORKERS + WORKER), SCORES)
             first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
             sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(
                 tl.int32

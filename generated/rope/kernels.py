@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1d8278a61d3ed36c
-#   text hash     52c04055b0bca20c
+#   content hash  f76025f152d0d36b
+#   text hash     b7c2ed9c1bc82044
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1d8278a61d3ed36c
-#   text hash     80ad13a6b2aa824a
+#   content hash  f76025f152d0d36b
+#   text hash     0fe4bca0251d26b7
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

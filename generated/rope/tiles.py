@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1d8278a61d3ed36c
-#   text hash     3a379f518071309b
+#   content hash  f76025f152d0d36b
+#   text hash     00725f28442691f7
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

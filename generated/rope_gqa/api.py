@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  52b042fbc711ed06
-#   text hash     8606ec414fa9eb37
+#   content hash  556ae619c65bbb00
+#   text hash     ed503ebfb180c8a5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  52b042fbc711ed06
-#   text hash     952a6a160d8ec19b
+#   content hash  556ae619c65bbb00
+#   text hash     679459f9d4403cf4
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  52b042fbc711ed06
-#   text hash     ae1cc886df35b57c
+#   content hash  556ae619c65bbb00
+#   text hash     b2b72acf34bd1b9e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

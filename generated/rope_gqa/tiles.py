@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  52b042fbc711ed06
-#   text hash     26bdc7a6a835479d
+#   content hash  556ae619c65bbb00
+#   text hash     78ca05fe132f6c7c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

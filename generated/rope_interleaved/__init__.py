@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7802e9815be03fef
-#   text hash     2598b1f7043bb4ac
+#   content hash  0cc867fec51d6c37
+#   text hash     e0df71b26d02601d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

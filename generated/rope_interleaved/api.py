@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7802e9815be03fef
-#   text hash     25a8e7c0b41871d9
+#   content hash  0cc867fec51d6c37
+#   text hash     3ccbba750433a6bf
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7802e9815be03fef
-#   text hash     8e6aa7a960146559
+#   content hash  0cc867fec51d6c37
+#   text hash     897bb102b61dd4cc
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7802e9815be03fef
-#   text hash     b918ce76d7093ade
+#   content hash  0cc867fec51d6c37
+#   text hash     5bdafd3283a163f7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7802e9815be03fef
-#   text hash     0cde0eb18601704e
+#   content hash  0cc867fec51d6c37
+#   text hash     04a779edb17ff1fb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

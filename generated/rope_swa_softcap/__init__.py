@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  535bfda9a40ff6a6
-#   text hash     6e8f16250140480c
+#   content hash  2a71b96df4ba017a
+#   text hash     d1fd0ec55644e7be
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

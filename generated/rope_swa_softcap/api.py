@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  535bfda9a40ff6a6
-#   text hash     392302058fc298c4
+#   content hash  2a71b96df4ba017a
+#   text hash     a4a36d88169ebec7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

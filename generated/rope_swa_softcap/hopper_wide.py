@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  535bfda9a40ff6a6
-#   text hash     e945a7e5df4d31c2
+#   content hash  2a71b96df4ba017a
+#   text hash     fe05a2d8d0fe7355
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  535bfda9a40ff6a6
-#   text hash     263907fd26d5e81b
+#   content hash  2a71b96df4ba017a
+#   text hash     1a5e97f295587059
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

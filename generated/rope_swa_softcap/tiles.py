@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  535bfda9a40ff6a6
-#   text hash     19cce7a96f12b4ee
+#   content hash  2a71b96df4ba017a
+#   text hash     3826e84f1a70c4f5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0aedd70d5132fb68
-#   text hash     81c9095c8a434f8d
+#   content hash  ab013553672b4e5f
+#   text hash     7f611f561261f178
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0aedd70d5132fb68
-#   text hash     d352f4b418685f3c
+#   content hash  ab013553672b4e5f
+#   text hash     24249d991e3d5104
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

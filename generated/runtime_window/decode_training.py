@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0aedd70d5132fb68
-#   text hash     bfb05df15fe0ca1e
+#   content hash  ab013553672b4e5f
+#   text hash     b192cb3c10245ef0
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

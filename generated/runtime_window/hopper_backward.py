@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0aedd70d5132fb68
-#   text hash     09c2b10fd28068f6
+#   content hash  ab013553672b4e5f
+#   text hash     9ff96b00d6ebc4ba
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -248,8 +248,8 @@ def work(
             dk = gl.full([64, BLOCK_D], 0.0, gl.float32, OUT)
             dv = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
             k_tiles = (matrix(k_buffer, stage * WORKERS), matrix(k_buffer, stage * WORKERS + 1))
-            v_tile = matrix(v_buffer, stage * WORKERS + WORKER)
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
+            v_tile = matrix(v_buffer, stage * WORKERS + WORKER)
             first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, in_window, BLOCK_M)
             for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(

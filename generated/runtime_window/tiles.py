@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0aedd70d5132fb68
-#   text hash     9bd69a60f38cb208
+#   content hash  ab013553672b4e5f
+#   text hash     5f09683ef2a258dd
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0aedd70d5132fb68
-#   text hash     2122ca69e2087d2f
+#   content hash  ab013553672b4e5f
+#   text hash     ccd7d5e10847c4b2
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

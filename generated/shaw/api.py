@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  31fb992025642e43
-#   text hash     9b4c952795038f86
+#   content hash  12aa876683ff0e69
+#   text hash     853f44cce75bf2e0
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

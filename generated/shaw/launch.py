@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  31fb992025642e43
-#   text hash     69093da266cd9c05
+#   content hash  12aa876683ff0e69
+#   text hash     a6bcd30a0180745f
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

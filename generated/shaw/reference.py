@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  31fb992025642e43
-#   text hash     841df83ff97ba2a4
+#   content hash  12aa876683ff0e69
+#   text hash     4ae690f85a8475bc
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

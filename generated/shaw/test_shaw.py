@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  31fb992025642e43
-#   text hash     cd983277876c4dc8
+#   content hash  12aa876683ff0e69
+#   text hash     7fc7e1aa06030803
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

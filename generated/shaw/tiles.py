@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  31fb992025642e43
-#   text hash     3bb1e8b720f044e0
+#   content hash  12aa876683ff0e69
+#   text hash     86f4354b4964d6bc
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a0b4a244c678d674
-#   text hash     e4e1c4172e38cb8a
+#   content hash  d7280c6be59d6020
+#   text hash     073101931934796a
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a0b4a244c678d674
-#   text hash     be84a6c35cb32a1d
+#   content hash  d7280c6be59d6020
+#   text hash     cd67d55d8c46ed38
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

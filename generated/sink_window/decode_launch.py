@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a0b4a244c678d674
-#   text hash     7ff33cb32e8009d3
+#   content hash  d7280c6be59d6020
+#   text hash     f2425b9add9ea113
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a0b4a244c678d674
-#   text hash     5b00c78ee674a528
+#   content hash  d7280c6be59d6020
+#   text hash     dbead8626cf7c736
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

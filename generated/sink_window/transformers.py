@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a0b4a244c678d674
-#   text hash     20ac337c19db8577
+#   content hash  d7280c6be59d6020
+#   text hash     38b94582ee1584ea
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  294ba532a65d72e1
-#   text hash     221034a40109b151
+#   content hash  261dea4bd919d11f
+#   text hash     2771bec473577b8c
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

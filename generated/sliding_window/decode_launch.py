@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  294ba532a65d72e1
-#   text hash     20048aef84b0ff91
+#   content hash  261dea4bd919d11f
+#   text hash     23ca86e9080a601f
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

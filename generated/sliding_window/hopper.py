@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  294ba532a65d72e1
-#   text hash     c65af47b910289e0
+#   content hash  261dea4bd919d11f
+#   text hash     744690ef5ee3b5dc
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

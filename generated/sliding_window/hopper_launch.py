@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  294ba532a65d72e1
-#   text hash     82ab793d7357c39a
+#   content hash  261dea4bd919d11f
+#   text hash     99ad45282c7de97e
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

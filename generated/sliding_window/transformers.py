@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  294ba532a65d72e1
-#   text hash     f226797dee02555e
+#   content hash  261dea4bd919d11f
+#   text hash     093d9d172226cfa9
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6feeef5cbbf0571a
-#   text hash     791ec8e1d53be2e4
+#   content hash  fc9553e25b5c6cd1
+#   text hash     badde3480b2d72e0
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

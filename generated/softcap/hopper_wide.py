@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6feeef5cbbf0571a
-#   text hash     b68141163315cf5d
+#   content hash  fc9553e25b5c6cd1
+#   text hash     f2293946670d81ce
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6feeef5cbbf0571a
-#   text hash     93d7d0347cc50a41
+#   content hash  fc9553e25b5c6cd1
+#   text hash     b6c5f6b82ff8ad58
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

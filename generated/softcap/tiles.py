@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6feeef5cbbf0571a
-#   text hash     624ab981071faf27
+#   content hash  fc9553e25b5c6cd1
+#   text hash     5243efc9fc2fc51c
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6feeef5cbbf0571a
-#   text hash     a2b7130078a5eea0
+#   content hash  fc9553e25b5c6cd1
+#   text hash     e3aee3ee7cc2bc82
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

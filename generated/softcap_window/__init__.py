@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4c75140a7eda1c91
-#   text hash     b2d390e0c6e58738
+#   content hash  5ae62bfe35e2e119
+#   text hash     ac4df6321c11845b
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

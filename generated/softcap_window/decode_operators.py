@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4c75140a7eda1c91
-#   text hash     256f639596fcd9c5
+#   content hash  5ae62bfe35e2e119
+#   text hash     fc55c63caa0d607d
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

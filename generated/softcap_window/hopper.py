@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4c75140a7eda1c91
-#   text hash     e78cd14b0858a4f0
+#   content hash  5ae62bfe35e2e119
+#   text hash     11a948c3d5f192f7
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

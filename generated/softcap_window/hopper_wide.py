@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4c75140a7eda1c91
-#   text hash     7affff6e2420758f
+#   content hash  5ae62bfe35e2e119
+#   text hash     cb7067ff1ec4292b
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4c75140a7eda1c91
-#   text hash     81267140fd1914cc
+#   content hash  5ae62bfe35e2e119
+#   text hash     cfe983a99f2f2dfb
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  815322ee4aebc475
-#   text hash     f73b68eac9cb0b99
+#   content hash  1fc1a7c40a0efd57
+#   text hash     5883df935b70c9c7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

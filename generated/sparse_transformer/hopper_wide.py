@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  815322ee4aebc475
-#   text hash     b0b4a68f08fdc8e7
+#   content hash  1fc1a7c40a0efd57
+#   text hash     d63927326dc482fb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

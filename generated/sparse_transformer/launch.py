@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  815322ee4aebc475
-#   text hash     7c00a5c9efd6ada4
+#   content hash  1fc1a7c40a0efd57
+#   text hash     e7fda32bafbe3993
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

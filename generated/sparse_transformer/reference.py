@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  815322ee4aebc475
-#   text hash     8c84a3f6e83a449a
+#   content hash  1fc1a7c40a0efd57
+#   text hash     eb0b7a825453c498
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  815322ee4aebc475
-#   text hash     09ee158568e34bb0
+#   content hash  1fc1a7c40a0efd57
+#   text hash     658d5988aadc689c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a5f7190bce21810e
-#   text hash     b476b2f2d2e69869
+#   content hash  bfb1f97647557c0c
+#   text hash     b0fb7a5fbcec7338
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

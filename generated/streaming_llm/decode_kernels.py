@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a5f7190bce21810e
-#   text hash     cf2a1116381dddae
+#   content hash  bfb1f97647557c0c
+#   text hash     eae5f4a9ce44616f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

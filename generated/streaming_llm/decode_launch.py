@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a5f7190bce21810e
-#   text hash     482b36e0859160a5
+#   content hash  bfb1f97647557c0c
+#   text hash     d35df5e7055547eb
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

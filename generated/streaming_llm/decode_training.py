@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a5f7190bce21810e
-#   text hash     fbf2b5dc5c50c37d
+#   content hash  bfb1f97647557c0c
+#   text hash     028816b877a10b2c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

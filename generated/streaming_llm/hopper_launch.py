@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a5f7190bce21810e
-#   text hash     71091636fa56038e
+#   content hash  bfb1f97647557c0c
+#   text hash     ea425d41503d8a54
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9ad7ece40bc0aae5
-#   text hash     481b5c7a416f2656
+#   content hash  1b595fdb86055be3
+#   text hash     d4edd0a680d85f4f
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9ad7ece40bc0aae5
-#   text hash     c3dc0907ee58dc52
+#   content hash  1b595fdb86055be3
+#   text hash     ce06341411c22a4e
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9ad7ece40bc0aae5
-#   text hash     e3892eb05b877b5e
+#   content hash  1b595fdb86055be3
+#   text hash     93ca3c16f8f9490f
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9ad7ece40bc0aae5
-#   text hash     77cb7ad95faae1d8
+#   content hash  1b595fdb86055be3
+#   text hash     3c9e26ee3908845a
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

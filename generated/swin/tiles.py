@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9ad7ece40bc0aae5
-#   text hash     10490dfa37e9f5a6
+#   content hash  1b595fdb86055be3
+#   text hash     fed0fcaf3f89dc9a
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

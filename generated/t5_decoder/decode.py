@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  977fbd558bb40f70
-#   text hash     8aae361aa46f7d79
+#   content hash  80fe65e01af14f4b
+#   text hash     9fcce1d1a3e3862e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  977fbd558bb40f70
-#   text hash     60194ce7f351e495
+#   content hash  80fe65e01af14f4b
+#   text hash     0859f814c7ff4861
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  977fbd558bb40f70
-#   text hash     97f3ad613585a243
+#   content hash  80fe65e01af14f4b
+#   text hash     cd501fa988b238ce
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  977fbd558bb40f70
-#   text hash     c1832b058a8999d6
+#   content hash  80fe65e01af14f4b
+#   text hash     e466aa78ad56c102
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -271,8 +271,8 @@ def work(
             dk = gl.full([64, BLOCK_D], 0.0, gl.float32, OUT)
             dv = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
             k_tiles = (matrix(k_buffer, stage * WORKERS), matrix(k_buffer, stage * WORKERS + 1))
-            v_tile = matrix(v_buffer, stage * WORKERS + WORKER)
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
+            v_tile = matrix(v_buffer, stage * WORKERS + WORKER)
             first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
             sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(
                 tl.int32

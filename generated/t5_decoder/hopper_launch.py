@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  977fbd558bb40f70
-#   text hash     2760224bb97f9738
+#   content hash  80fe65e01af14f4b
+#   text hash     6372c77a1b934c9a
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

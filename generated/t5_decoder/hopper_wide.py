@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  977fbd558bb40f70
-#   text hash     1e1d25c418f3b297
+#   content hash  80fe65e01af14f4b
+#   text hash     00f72de17e6d74d1
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

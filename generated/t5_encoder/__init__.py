@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  26241327f039b5cc
-#   text hash     ad38c1f390df1537
+#   content hash  b339061ad8914029
+#   text hash     777d456c72c3d1c5
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

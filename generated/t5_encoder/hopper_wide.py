@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  26241327f039b5cc
-#   text hash     aa69e3befdfd2d31
+#   content hash  b339061ad8914029
+#   text hash     e295ec6a5a5b1acc
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  26241327f039b5cc
-#   text hash     88a0f4510b7a25e7
+#   content hash  b339061ad8914029
+#   text hash     9113e3abb2d4701c
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

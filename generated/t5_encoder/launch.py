@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  26241327f039b5cc
-#   text hash     4084ee77bf8207fb
+#   content hash  b339061ad8914029
+#   text hash     27cbad859a66849a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

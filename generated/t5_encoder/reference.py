@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  26241327f039b5cc
-#   text hash     9f566704b6628959
+#   content hash  b339061ad8914029
+#   text hash     c1210e8e7fe767f3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

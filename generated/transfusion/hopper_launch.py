@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1280747b6e7513ff
-#   text hash     c9ad63d78a8a7193
+#   content hash  70dcc5d9df81924b
+#   text hash     a4df237fa7b306e5
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1280747b6e7513ff
-#   text hash     d7e786add408c7cf
+#   content hash  70dcc5d9df81924b
+#   text hash     08ae4d84f6942208
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1280747b6e7513ff
-#   text hash     4632cf854e340bf9
+#   content hash  70dcc5d9df81924b
+#   text hash     59618331ffbe0ce4
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

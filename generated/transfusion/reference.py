@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1280747b6e7513ff
-#   text hash     dbd920c93ee6e9af
+#   content hash  70dcc5d9df81924b
+#   text hash     121067124b698dd1
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

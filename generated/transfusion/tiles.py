@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1280747b6e7513ff
-#   text hash     0f9fbda99da56074
+#   content hash  70dcc5d9df81924b
+#   text hash     161a26bc0e139f72
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

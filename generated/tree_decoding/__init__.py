@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f69238fb5a8d592a
-#   text hash     ccb90e567c90ec6b
+#   content hash  5fc47970f316ab25
+#   text hash     3d86e9f262119f2e
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f69238fb5a8d592a
-#   text hash     428023ecff40b782
+#   content hash  5fc47970f316ab25
+#   text hash     46171d39e5586caa
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

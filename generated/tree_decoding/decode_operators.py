@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f69238fb5a8d592a
-#   text hash     e30d44c7e5e61f03
+#   content hash  5fc47970f316ab25
+#   text hash     6e8b94a1733a6491
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

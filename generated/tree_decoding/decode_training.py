@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f69238fb5a8d592a
-#   text hash     30d691fef4d95680
+#   content hash  5fc47970f316ab25
+#   text hash     9fb83a4ffc6aed1a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

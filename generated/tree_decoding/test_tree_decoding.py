@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f69238fb5a8d592a
-#   text hash     d9871f99b171cd2f
+#   content hash  5fc47970f316ab25
+#   text hash     3d48026512d220ff
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -16,7 +16,7 @@ from ..parameters import Kernel, Parameter, Step
 from ..positions import BEGIN
 from ..shared_parameters import SharedParameters
 from ..statements import Block, Bundle, Call, Loop, Statement, names, needed, reads, targets
-from . import hopper_copies, hopper_order, hopper_scores
+from . import hopper_copies, hopper_order, hopper_scores, hopper_values
 from .hopper_added import LOG2, Added
 from .hopper_frame import Frame
 from .hopper_order import KeyOrder
@@ -184,10 +184,6 @@ class Backward:
         """What all scores of a worker's keys have in common."""
         return (Statement("k_added", self.added.of("k", LOG2), shape="[64]"),) if self.added else ()
 
-    def _by_head(self, body: tuple[Block, ...]) -> tuple[Block, ...]:
-        """What is done for each query head that reads a program's keys."""
-        return (Loop("h", "kv_h * GROUP", "(kv_h + 1) * GROUP", body),) if self.shared.spec.grouped else body
-
     @property
     def _enter(self) -> tuple[Statement, ...]:
         """Where the tile of a sequence begins, and its rows; behind a sequence's end there are still some to clear."""
@@ -237,6 +233,7 @@ class Backward:
             "load_results": ", ".join(("at + 1", *self._load_results[1:])),
             "results": ", ".join(("at + 1", *self.step.results[1:])),
             **self._factors,
+            **hopper_values.texts(self.holds_values),
             "ones": self._ones,
             "heads": self.order.named,
             "place_takes": ", ".join(("place", *self.order.takes)),
@@ -260,11 +257,6 @@ class Backward:
     def _pieces(self) -> str:
         """How many [64, 64] tiles of dQ stand side by side, as text."""
         return "BLOCK_D // 64"
-
-    @property
-    def _known(self) -> tuple[Block, ...]:
-        """The range of tiles, where all heads share it."""
-        return self._loops(self.step.call).range if self.shared.analysis.shared_range else ()
 
     @property
     def _scoring(self) -> dict[str, tuple[Block, ...]]:
@@ -306,7 +298,9 @@ class Backward:
 
         They work out which tile stands at a `place`, or are told.
         """
-        a, terms, known, heads = self.shared.analysis, self.terms, self._known, self._by_head(body)
+        a, terms = self.shared.analysis, self.terms
+        known = self._loops(self.step.call).range if a.shared_range else ()
+        heads = (Loop("h", "kv_h * GROUP", "(kv_h + 1) * GROUP", body),) if a.spec.grouped else body
         scaled = (IN_LOG2,) if self._in_log2 else ()
         rows = map(self._laid_out, (a.begin, *programs.rows(a, "k"), *scaled, *terms.loads("program")))
         own = needed(tuple(rows), reads((*known, *heads)))
@@ -388,6 +382,11 @@ class Backward:
         masked = (*map(self._laid_out, terms.loads("mask")), *keep)
         known = self._rows(self._scored)
         return (*(row for row in self._rows(masked) if row not in known), *masked)
+
+    @property
+    def holds_values(self) -> bool:
+        """True if registers hold values."""
+        return hopper_values.held(self.shared.spec, self._masked)
 
     @property
     def _sloped(self) -> tuple[Statement, ...]:

@@ -28,6 +28,9 @@ SPECS = {
     "window": "mask: [causal, sliding_window: {size: runtime}]",
     "without_gradients": "mask: [causal]\nscore:\n  - expr: score + plain + steps[max(k - 1, 0)] + floor(flat)\n"
     "inputs:\n  plain: {axes: [head]}\n  steps: {axes: [batch, token]}\n  flat: {axes: [head]}",
+    "numbers": "mask:\n  - expr: q - k < reach or everything\nscore: [expr: score * temp]\ninputs:\n"
+    "  reach: {axes: [], dtype: int, default: 3, min: 1}\n  everything: {axes: [], dtype: bool, default: false}\n"
+    "  temp: {axes: [], default: -1.5}",
     "dropout": "dropout: true",
     "packed": "layout: packed\nmask: [causal]",
     "packed_tokens": "layout: packed\nmask: [causal]\nscore: [log_decay]",
@@ -281,3 +284,13 @@ def test_sequences_have_as_many_keys_as_queries_where_both_read_an_input(package
         with pytest.raises(ValueError, match=told):
             package("packed_tokens").attention(**given, **more)
         assert package("packed").attention(**operands(packed=True), **more).isfinite().all()
+
+
+@pytest.mark.parametrize("function", ["attention", "reference"])
+def test_numbers_of_a_call_may_be_left_out(package: Callable[[str], ModuleType], function: str) -> None:
+    attend = getattr(package("numbers"), function)
+    known = {"reach": 3, "everything": False, "temp": -1.5}
+    plain = attend(**operands())
+    assert torch.equal(plain, attend(**operands(), **known))
+    for other in ({"reach": 5}, {"everything": True}, {"temp": 1.0}):
+        assert not torch.equal(plain, attend(**operands(), **other))

@@ -130,7 +130,7 @@ class Sheet:
         if self.spec.rope:
             shapes |= dict.fromkeys(("cos", "sin"), f"(positions, {self.spec.rope.dims or 'D'} / 2)")
         return tuple(
-            (markdown.code(a.name), _type(a, shapes.get(a.name, "")), markdown.words(_meaning(a)))
+            (markdown.code(a.name), _type(a, shapes.get(a.name, "")), markdown.words(summary.meaning(a)))
             for a in self.plan.arguments
         )
 
@@ -140,8 +140,3 @@ def _type(argument: Argument, shape: str) -> str:
     kind = argument.dtype if argument.kind == "scalar" or argument.dtype != "float" else ""
     rounded = re.sub(r"-\(-(\w+) // (\w+)\)", r"⌈\1 / \2⌉", shape)
     return markdown.words(" ".join(filter(None, (kind, rounded))))
-
-
-def _meaning(argument: Argument) -> str:
-    default = f"{argument.value} if left out" if argument.value else ""
-    return ", ".join(filter(None, (summary.meaning(argument), default)))

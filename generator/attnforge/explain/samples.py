@@ -24,7 +24,6 @@ from ..tiling import intervals
 from ..tiling.ranges import Span
 
 _PRIME = 67108859  # the largest below 2**26: squares of its remainders are exact in a double
-_HEADS = 8
 _SIDES: dict[str, Side] = {"query": "q", "key": "k"}
 
 
@@ -255,11 +254,11 @@ class _Taken:
 
     def _scalar(self, given: Input) -> Node:
         if given.dtype == "bool":
-            value = self._asked(given.name, _int(1))
+            value = self._asked(given.name, _int(given.value is not False))
             self.notes[f"{given.name} is {'true' if value.value else 'false'}"] = None
             return _of("!=", self._number(given.name, f"{given.name}, 1 or 0", value, 0, 1), 0, kind="bool")
-        if given.default is not None:
-            value = _for_head(given.default, self.given.head)
+        if given.value is not None:
+            value = _int(int(given.value)) if given.dtype == "int" else _float(given.value)
         else:
             value = _of("//", _var("k_len"), 4) if given.dtype == "int" else _float(0.5)
         value = self._asked(given.name, _within(value, given))
@@ -325,9 +324,3 @@ class _Taken:
             if turn < 2:
                 mixed = _of("**", mixed, 2)
         return mixed
-
-
-def _for_head(node: Node, head: int) -> Node:
-    if node.op == "var":
-        return _int({"h": head, "heads": max(_HEADS, head + 1)}[str(node.value)])
-    return Node(node.op, tuple(_for_head(arg, head) for arg in node.args), node.value, node.type)

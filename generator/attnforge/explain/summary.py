@@ -63,7 +63,8 @@ def meaning(argument: Argument) -> str:
         "may be left out": argument.optional or argument.default,
     }
     held = "" if argument.doc else limits(argument.minimum, argument.maximum)
-    notes = [argument.doc.rstrip("."), held, *(name for name, holds in facts.items() if holds)]
+    default = f"{argument.value} if left out" if argument.value else ""
+    notes = [argument.doc.rstrip("."), held, *(name for name, holds in facts.items() if holds), default]
     return ", ".join(filter(None, notes))
 
 

@@ -44,6 +44,7 @@ class Input:
     maximum: float | None = None
     source: str = ""  # the input that kernels read it from, as a part of what they take for that one
     part: int = 0
+    value: int | float | bool | None = None  # of a number of the call: what it is where none is given
     keyword: str = ""  # of `attention`, where `name` is what generated code calls it
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import math
 from dataclasses import dataclass
@@ -181,6 +182,8 @@ class _Maker:
         plain = {"dropout_p": 0.1, "seed": 0}
         if a.name in plain:
             return plain[a.name]
+        if a.value is not None:
+            return ast.literal_eval(a.value)
         if a.dtype == "bool":
             return True
         return suite_inputs.between(a, self.sizes.k_len // 8 if a.dtype == "int" else 0.5)

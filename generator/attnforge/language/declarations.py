@@ -14,7 +14,7 @@ from ..expressions.parser import LARGEST_FLOAT, LARGEST_TABLE, Scope, parse
 from ..expressions.tree import Node
 from ..source import suggestions
 from ..source.errors import Problems
-from ..source.fields import Fields
+from ..source.fields import Fields, number
 from ..source.located_yaml import Value
 from . import names
 
@@ -98,7 +98,9 @@ class _Reader:
             self.fail("scan", "only float inputs with a token axis can be scanned")
         elif scan and set(given.kinds) - {*HEAD_AXES, "token"}:
             self.fail("scan", "a scanned input has no other axes than batch, head or kv_head, and token")
-        if "default" in fields:
+        if "default" in fields and axes == ():
+            given = dataclasses.replace(given, value=self._value(given))
+        elif "default" in fields:
             given = dataclasses.replace(given, default=self._default(given, axes))
         return None if axes is None or self.wrong else given
 
@@ -115,8 +117,6 @@ class _Reader:
         elif isinstance(value.data, bool) or not isinstance(value.data, str | int | float):
             got = value.raw or value.kind
             self.fail("default", f"default: expected a number or an expression of h and heads, got {got}")
-        elif axes == ():
-            self.fail("default", "a number of the call cannot have a default: make it an option of a term")
         elif given.dtype == "bool":
             self.fail("default", "an input of truth values cannot have a default")
         elif isinstance(value.data, float) and not math.isfinite(value.data):
@@ -131,6 +131,18 @@ class _Reader:
                 self.fail("default", f"default: {why}")
             return default
         return None
+
+    def _value(self, given: Input) -> int | float | bool | None:
+        """The default of a number of the call."""
+        low, high = given.minimum, given.maximum
+        found = number(self.fields.found["default"].value, given.dtype, self.problems, "default")
+        if found is None:
+            self.wrong = True
+        elif low is not None and found < low:
+            self.fail("default", f"default: expected at least {low}, got {found}")
+        elif high is not None and found > high:
+            self.fail("default", f"default: expected at most {high}, got {found}")
+        return found
 
     # -- axes ----------------------------------------------------------------------------------------------------
 

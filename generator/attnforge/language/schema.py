@@ -69,10 +69,10 @@ class InputModel(_Model):
         "So does one of -4096 or less of values with `max: 0` whose sums alone change `scale * (q . k)`, beside a "
         "causal mask that shows each query its own key: weights across it are 0 as long as scores differ by less.",
     )
-    default: str | float | None = Field(
+    default: bool | str | float | None = Field(
         None,
-        description="Its value where none is given: a number or an expression of `h` and `heads`, "
-        "for inputs with no axis but `head`.",
+        description="Its value where none is given: with the axis `head` alone a number or an expression of `h` and "
+        "`heads`, of a number of the call a number or truth value.",
     )
     min: float | None = Field(
         None,

@@ -80,6 +80,7 @@ def _arguments(spec: Spec) -> Iterable[Argument]:
             maximum=most if given.maximum is None else given.maximum,
             scan=given.scan is not None,
             default=_default(given) if given.default is not None else None,
+            value=None if given.value is None else repr(given.value),
             doc=given.description,
             renamed=own[given.name],
         )

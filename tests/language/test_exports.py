@@ -20,6 +20,7 @@ def load(folder: Path, text: str) -> spec.Spec:
 def test_a_spec_asks_for_decoding(tmp_path: Path) -> None:
     assert load(tmp_path, "exports: [decode]").exports == ("decode",)
     assert load(tmp_path, "mask: [causal]").exports == ()
+    assert load(tmp_path, "exports: []").exports == ()
 
 
 def test_what_a_module_does_not_keep_may_have_its_names(tmp_path: Path) -> None:
@@ -67,7 +68,7 @@ def test_scores_tell_of_caps_biases_and_positions(tmp_path: Path) -> None:
     ("text", "place", "told"),
     [
         ("exports: decode", "2:10", "exports: expected a list such as [decode], got decode"),
-        ("exports: []", "2:10", "exports: expected a list such as [decode]"),
+        ("exports: {}", "2:10", "exports: expected a list such as [decode]"),
         (
             "algorithm: flash1\nexports: [statistics]",
             "3:11",

@@ -100,7 +100,7 @@ class Candidate:
 
 def read(value: Value | None, spec: Candidate, problems: Problems) -> tuple[str, ...]:
     """The exports that a spec asks for; tells those that it cannot have, and why."""
-    if value is None:
+    if value is None or (value.data == [] and not value.mapping):
         return ()
     found = words(value, "export", EXPORTS, problems)
     for word, item in found:

@@ -168,7 +168,6 @@ class SpecModel(_Model):
     )
     exports: list[Literal["decode", "transformers", "module", "statistics"]] = Field(
         [],
-        min_length=1,
         description="Further files of the package. `decode`: `decode.py`, which attends to dense and paged caches; not "
         "with `dropout`, `scan` or an earlier `algorithm`. `transformers`: `transformers.py`, which registers the "
         "variant with models of that library; not with an earlier `algorithm`, `rope` other than `{layout: half}`, or "

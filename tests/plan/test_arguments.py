@@ -184,6 +184,8 @@ def test_numbers_of_other_libraries_are_numbers(
         ("packed", "max_seqlen", 2**40, ValueError),
         ("packed", "max_seqlen", 2**28 + 1, ValueError),
         ("packed", "max_seqlen", -1, ValueError),
+        ("window", "return_lse", "no", TypeError),
+        ("packed", "return_lse", torch.ones(2), TypeError),
     ],
     ids=lambda x: x if isinstance(x, str) else type(x).__name__,
 )
@@ -193,6 +195,13 @@ def test_numbers_that_are_refused(
     with pytest.raises(error, match=rf"^{argument}: expected .*, got ") as found:
         package(name).attention(**arguments(name) | {argument: value})
     assert len(str(found.value)) < 200
+
+
+def test_a_seed_of_no_dropout_is_a_seed(package: Callable[[str], ModuleType]) -> None:
+    attention, given = package("dropout").attention, operands() | {"dropout_p": 0.0}
+    assert torch.equal(attention(**given), attention(**given, seed=5))
+    with pytest.raises(TypeError, match=r"^seed: expected an int, got str"):
+        attention(**given, seed="5")
 
 
 def sparse(x: torch.Tensor) -> torch.Tensor:

@@ -164,7 +164,7 @@ class SpecModel(_Model):
         ["portable", "hopper"],
         min_length=1,
         description="Which kernels to render: `portable` ones for any GPU, and those for Hopper GPUs beside them, as "
-        "far as a variant has any.",
+        "far as a variant has any. `hopper` brings the portable ones along, which run what it does not.",
     )
     exports: list[Literal["decode", "transformers", "module", "statistics"]] = Field(
         [],

@@ -13,7 +13,6 @@ def read(value: Value | None, problems: Problems) -> tuple[str, ...]:
     """The targets that a spec asks for, or all; tells those that there are not."""
     if value is None:
         return TARGETS
-    found = tuple(word for word, _ in words(value, "target", TARGETS, problems))
-    if found == ("hopper",):
-        problems.add(value.at, "targets: what these kernels do not run, portable ones do: [portable, hopper]")
-    return found
+    found = {word for word, _ in words(value, "target", TARGETS, problems)}
+    # what kernels for Hopper GPUs do not run, portable ones do
+    return TARGETS if "hopper" in found else tuple(found)

@@ -62,17 +62,39 @@ def test_all_that_has_the_prefix_is_made_of_a_name_of_the_user(name: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "name", ["temp", "slopes", "x", "acc", "m", "key_tiles", "torch", "self", "print", "x_stride_head", "part0", "in_x"]
+    "name",
+    [
+        "temp",
+        "slopes",
+        "x",
+        "acc",
+        "m",
+        "key_tiles",
+        "torch",
+        "self",
+        "print",
+        "x_stride_head",
+        "part0",
+        "in_x",
+        "A",
+        "Tq",
+        "BLOCK_M",
+    ],
 )
 def test_names_that_are_free(name: str) -> None:
     assert names.wrong_keyword(name) is None
 
 
-@pytest.mark.parametrize("name", ["", "_a", "A", "a-b", "é", "a" * 41, "lambda", "score", "exp", "k_len", "scale"])
+@pytest.mark.parametrize("name", ["", "_a", "a-b", "é", "a" * 41, "lambda", "score", "exp", "k_len", "scale"])
 def test_names_that_are_not(name: str) -> None:
     assert names.wrong_keyword(name)
 
 
-@pytest.mark.parametrize("name", ["", "Mine", "1a", "a.b", "../a", "torch", "class", "a" * 61])
+@pytest.mark.parametrize("name", ["mine", "Mine", "T5", "x_1"])
+def test_packages_that_can_be(name: str) -> None:
+    assert names.wrong_package(name) is None
+
+
+@pytest.mark.parametrize("name", ["", "1a", "a-b", "a.b", "../a", "torch", "class", "a" * 61])
 def test_packages_that_cannot_be(name: str) -> None:
     assert names.wrong_package(name)

@@ -30,7 +30,7 @@ BAD = [
     "mask: causal\n", "algorithm: flash3\n", "score: [alibi]\ndomain: 1\n", "description: [a]\n",
     "inputs:\n  a: {axes: [row]}\n", "inputs:\n  a: {axes: [0]}\n", "inputs:\n  a: {dtype: int}\n",
     "inputs:\n  a: {axes: [], dtype: half}\n", "inputs:\n  a: {axes: [], gradient: true}\n",
-    "inputs:\n  A: {axes: []}\n",
+    "inputs:\n  _a: {axes: []}\n",
 ]  # fmt: skip
 
 

@@ -31,6 +31,8 @@ SPECS = {
     "numbers": "mask:\n  - expr: q - k < reach or everything\nscore: [expr: score * temp]\ninputs:\n"
     "  reach: {axes: [], dtype: int, default: 3, min: 1}\n  everything: {axes: [], dtype: bool, default: false}\n"
     "  temp: {axes: [], default: -1.5}",
+    "capitals": "mask: [causal]\nscore: [expr: score * T + B]\n"
+    "inputs: {T: {axes: []}, B: {axes: [head, key], grad: true}}",
     "dropout": "dropout: true",
     "packed": "layout: packed\nmask: [causal]",
     "packed_tokens": "layout: packed\nmask: [causal]\nscore: [log_decay]",
@@ -303,3 +305,12 @@ def test_numbers_of_a_call_may_be_left_out(package: Callable[[str], ModuleType],
     assert torch.equal(plain, attend(**operands(), **known))
     for other in ({"reach": 5}, {"everything": True}, {"temp": 1.0}):
         assert not torch.equal(plain, attend(**operands(), **other))
+
+
+def test_names_of_a_user_may_be_those_of_sizes(package: Callable[[str], ModuleType]) -> None:
+    both = package("capitals")
+    lift = torch.linspace(-1, 1, 24, device=DEVICE).view(2, 12).requires_grad_()
+    found, known = (f(**operands(), T=0.5, B=lift) for f in (both.attention, both.reference))
+    torch.testing.assert_close(found, known, rtol=1e-3, atol=1e-3)
+    slopes, known_slopes = (torch.autograd.grad(x.square().sum(), lift) for x in (found, known))
+    torch.testing.assert_close(slopes, known_slopes, rtol=1e-2, atol=1e-2)

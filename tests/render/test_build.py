@@ -238,7 +238,7 @@ for call in calls:
         ({"name": "near", "mask": ["causl"]}, "<spec>:4:5: error: unknown term 'causl' (did you mean 'causal'?)"),
         ({"name": "near", "windw": 3}, "<spec>:3:3: error: unknown key 'windw'"),
         ("mask: [causal]\nscore: []\n", "<spec>:1:1: error: name is missing: name: variant"),
-        ("name: a/b\nmask: [causal]\n", "<spec>:1:7: error: name: expected lower-case letters"),
+        ("name: a/b\nmask: [causal]\n", "<spec>:1:7: error: name: expected letters of ASCII"),
         ("- causal\n", "<spec>:1:1: error: "),
     ],
 )

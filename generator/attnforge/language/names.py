@@ -7,6 +7,7 @@ import re
 
 from ..expressions.parser import WORDS
 
+IDENTIFIER = re.compile("[A-Za-z][A-Za-z0-9_]*")
 # keywords that generated functions have anyway
 CALL = frozenset(
     """
@@ -23,8 +24,8 @@ _MODULES = frozenset(
 
 def wrong_keyword(name: str) -> str | None:
     """Why a name cannot become a keyword of `attention`, if it cannot."""
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or not name.isascii():
-        return f"expected lower-case letters, digits and underscores, a letter first, got {name!r}"
+    if not IDENTIFIER.fullmatch(name):
+        return f"expected letters of ASCII, digits and underscores, a letter first, got {name!r}"
     if len(name) > 40:
         return "a name may have 40 characters"
     if keyword.iskeyword(name):
@@ -38,8 +39,8 @@ def wrong_keyword(name: str) -> str | None:
 
 def wrong_package(name: str) -> str | None:
     """Why a name cannot become a package's, if it cannot."""
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        return f"expected lower-case letters, digits and underscores, a letter first, got {name!r}"
+    if not IDENTIFIER.fullmatch(name):
+        return f"expected letters of ASCII, digits and underscores, a letter first, got {name!r}"
     if len(name) > 60:
         return "a name may have 60 characters"
     if keyword.iskeyword(name) or name in _MODULES or name in ("true", "false", "null"):

@@ -212,7 +212,7 @@ def _options(value: Value | None, problems: Problems) -> dict[str, Option]:
     if not value.mapping:
         problems.add(value.at, f"options: expected a mapping, got {value.kind}")
     for entry in value.entries():
-        if entry.key in WORDS or keyword.iskeyword(entry.key) or not re.fullmatch(r"[a-z][a-z0-9_]*", entry.key):
+        if entry.key in WORDS or keyword.iskeyword(entry.key) or not names.IDENTIFIER.fullmatch(entry.key):
             problems.add(entry.at, f"{entry.key!r} cannot be the name of an option")
             continue
         fields = Fields(entry.value, OPTION_KEYS, problems)

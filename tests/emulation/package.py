@@ -33,6 +33,7 @@ class Package:
             spec.loader.exec_module(self.module)
             self.runtime, arguments = (importlib.import_module(f"{name}.{file}") for file in ("runtime", "arguments"))
         arguments.check_place = lambda name, x: None
+        arguments.interpreted = lambda: False
         self.runtime.capability = lambda device: (9, 0)
         self.runtime.multiprocessors = lambda device: multiprocessors
         self.runtime.cache_share = lambda device: 2**20

@@ -314,3 +314,17 @@ def test_names_of_a_user_may_be_those_of_sizes(package: Callable[[str], ModuleTy
     torch.testing.assert_close(found, known, rtol=1e-3, atol=1e-3)
     slopes, known_slopes = (torch.autograd.grad(x.square().sum(), lift) for x in (found, known))
     torch.testing.assert_close(slopes, known_slopes, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.skipif(GPU, reason="of Triton's interpreter")
+@pytest.mark.parametrize("name", ["rope", "packed"])
+def test_bfloat16_is_rounded_at_both_ends_in_the_interpreter(name: str, package: Callable[[str], ModuleType]) -> None:
+    given = arguments(name)
+    tensors = {x: given[x].bfloat16().requires_grad_() for x in "qkv"}
+    wide = {x: tensors[x].detach().float().requires_grad_() for x in "qkv"}
+    out, lse = package(name).attention(**given | tensors, return_lse=True)
+    known, known_lse = package(name).attention(**given | wide, return_lse=True)
+    assert torch.equal(out, known.bfloat16()) and torch.equal(lse, known_lse)
+    slopes = torch.autograd.grad(out.sum(), [*tensors.values()])
+    for slope, known_slope in zip(slopes, torch.autograd.grad(known.sum(), [*wide.values()]), strict=True):
+        assert torch.equal(slope, known_slope.bfloat16())

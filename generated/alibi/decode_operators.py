@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  70b420796168a7ea
-#   text hash     2b45f652af682f78
+#   content hash  c7cab4e9da866082
+#   text hash     55b512c5cb88552b
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  70b420796168a7ea
-#   text hash     e6fbf29c07c17be9
+#   content hash  c7cab4e9da866082
+#   text hash     eb9aab208fa55512
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  70b420796168a7ea
-#   text hash     a2294d78076595dc
+#   content hash  c7cab4e9da866082
+#   text hash     b87b6a5da277e3ec
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  70b420796168a7ea
-#   text hash     58874e67b07950fe
+#   content hash  c7cab4e9da866082
+#   text hash     35d7a9ff8fad8761
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

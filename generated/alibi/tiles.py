@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  70b420796168a7ea
-#   text hash     d3102130042b81e5
+#   content hash  c7cab4e9da866082
+#   text hash     b3aacdf4a5e23744
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

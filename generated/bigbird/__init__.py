@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  458c36bed19f0b97
-#   text hash     bf1b46c59d6041ce
+#   content hash  9c33e31da4936299
+#   text hash     22a33b7792cb0bee
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

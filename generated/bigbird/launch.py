@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  458c36bed19f0b97
-#   text hash     a9038cdfc6c6dd2a
+#   content hash  9c33e31da4936299
+#   text hash     f96a35dcddcbdb14
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  458c36bed19f0b97
-#   text hash     bec70e8c955dba5d
+#   content hash  9c33e31da4936299
+#   text hash     8f41dcd2e7137851
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

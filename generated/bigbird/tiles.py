@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  458c36bed19f0b97
-#   text hash     9cb64e99c7257213
+#   content hash  9c33e31da4936299
+#   text hash     86d051ce6322626d
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

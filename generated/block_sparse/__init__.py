@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e5a8d33e55a9f2bf
-#   text hash     3c4aaf3b0f4a9ba1
+#   content hash  1f9edd131cb5093d
+#   text hash     9085d711fcc1a897
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

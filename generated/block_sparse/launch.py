@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e5a8d33e55a9f2bf
-#   text hash     7680b6e84df4abeb
+#   content hash  1f9edd131cb5093d
+#   text hash     f1df7e9ef81c8fcc
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

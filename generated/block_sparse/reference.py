@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e5a8d33e55a9f2bf
-#   text hash     debfde0756686e04
+#   content hash  1f9edd131cb5093d
+#   text hash     124dbf67b02ba846
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e5a8d33e55a9f2bf
-#   text hash     127a6562d3a4ec65
+#   content hash  1f9edd131cb5093d
+#   text hash     29a93e8bed27811d
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e5a8d33e55a9f2bf
-#   text hash     cebe4db6b7497f19
+#   content hash  1f9edd131cb5093d
+#   text hash     50379574c76aa132
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  41eae1132405d14d
-#   text hash     c4f3bcb7724082d2
+#   content hash  1631dd24534dacc0
+#   text hash     65636d07ec37910b
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -47,6 +47,9 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_slopes, scale, return_lse)
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=False, widest=(512, 512))
+    dtype = q.dtype
+    if q.is_cpu and dtype == torch.bfloat16 and arguments.interpreted():  # which multiplies no bfloat16
+        q, k, v = q.float(), k.float(), v.float()
     Hq = q.shape[-2]
     if in_slopes is not None:
         arguments.check_tensor("slopes", in_slopes, q, arguments.FLOATS, (Hq,))
@@ -56,6 +59,8 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_slopes, scale, return_lse)
         scale = arguments.as_float("scale", scale)
         # kernels take maxima before they scale: the sign goes to q
         q, scale = (-q, -scale) if scale < 0 else (q, scale)
+    if return_lse is not False:
+        arguments.as_bool("return_lse", return_lse)
     entries = None
     if not (k_lens is k_starts is q_start is None):
         entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=False)
@@ -63,4 +68,5 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_slopes, scale, return_lse)
     from . import launch
 
     out, lse = launch.attend(q, k, v, entries, in_slopes, scale)
+    out = out if out.dtype == dtype else out.to(dtype)
     return (out, launch.natural(lse)) if return_lse else out

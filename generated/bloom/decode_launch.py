@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  41eae1132405d14d
-#   text hash     efd5eabdc6bfe012
+#   content hash  1631dd24534dacc0
+#   text hash     f59b02231613490c
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  41eae1132405d14d
-#   text hash     5b00ea8792cd3659
+#   content hash  1631dd24534dacc0
+#   text hash     565991e614cb955b
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  41eae1132405d14d
-#   text hash     4d44a48220430dca
+#   content hash  1631dd24534dacc0
+#   text hash     8c446dc2b525f89e
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  41eae1132405d14d
-#   text hash     fd9d0343c1201375
+#   content hash  1631dd24534dacc0
+#   text hash     0470cd75828e8cce
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

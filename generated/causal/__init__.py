@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8c67bbe8b4ee9560
-#   text hash     3ba4f22011ff479c
+#   content hash  a25371842f8b7f8b
+#   text hash     8488c65ace932057
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8c67bbe8b4ee9560
-#   text hash     cecf5f5562e406dd
+#   content hash  a25371842f8b7f8b
+#   text hash     6cc41fa12503a2a7
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

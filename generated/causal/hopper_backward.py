@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8c67bbe8b4ee9560
-#   text hash     040781ec3824ba05
+#   content hash  a25371842f8b7f8b
+#   text hash     4fb8af690553b1b1
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8c67bbe8b4ee9560
-#   text hash     fd58a430bc74aa08
+#   content hash  a25371842f8b7f8b
+#   text hash     ceaa63a9522f6c03
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

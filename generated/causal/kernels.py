@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8c67bbe8b4ee9560
-#   text hash     865032e50a38056e
+#   content hash  a25371842f8b7f8b
+#   text hash     5ec1e2051aa33382
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

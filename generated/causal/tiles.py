@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8c67bbe8b4ee9560
-#   text hash     1e90377ed8bdbf46
+#   content hash  a25371842f8b7f8b
+#   text hash     d909bf48730f6b35
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

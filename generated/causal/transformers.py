@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8c67bbe8b4ee9560
-#   text hash     c70f0b905d199016
+#   content hash  a25371842f8b7f8b
+#   text hash     19a14c487c9a995b
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  363f46c397f2ec9f
-#   text hash     07184dd0d66d5393
+#   content hash  e455ac14af49b2e3
+#   text hash     e3a4f33354fd748e
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

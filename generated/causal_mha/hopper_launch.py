@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  363f46c397f2ec9f
-#   text hash     43a4c87569369464
+#   content hash  e455ac14af49b2e3
+#   text hash     2345d3ec1e9406bd
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  363f46c397f2ec9f
-#   text hash     1c17207d5ce17f4e
+#   content hash  e455ac14af49b2e3
+#   text hash     c9fffa4514e9b352
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  363f46c397f2ec9f
-#   text hash     037876a172882f0f
+#   content hash  e455ac14af49b2e3
+#   text hash     7fb6ed13171f3804
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  363f46c397f2ec9f
-#   text hash     c5e359f50384bf0f
+#   content hash  e455ac14af49b2e3
+#   text hash     092ea1d5a7136429
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  28b3a7c1bd67eced
-#   text hash     ebb479289eac56d2
+#   content hash  309f97abe6416875
+#   text hash     b775886c76d7a43e
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  28b3a7c1bd67eced
-#   text hash     62686a7319e3f150
+#   content hash  309f97abe6416875
+#   text hash     090ede2d0f28d359
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

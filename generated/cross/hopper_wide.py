@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  28b3a7c1bd67eced
-#   text hash     228faedc5db1cefc
+#   content hash  309f97abe6416875
+#   text hash     2ff89c5568c6b462
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

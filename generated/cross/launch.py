@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  28b3a7c1bd67eced
-#   text hash     1aecfde819ad0200
+#   content hash  309f97abe6416875
+#   text hash     c356ce4372612462
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

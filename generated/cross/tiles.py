@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  28b3a7c1bd67eced
-#   text hash     4e7f5de83575d76b
+#   content hash  309f97abe6416875
+#   text hash     21d0559605ed0203
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

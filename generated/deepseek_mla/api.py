@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b0a4adb8ae541a83
-#   text hash     9e99cc85c4e7651d
+#   content hash  97fe4b5999ae483a
+#   text hash     e5f8dd69f7b32856
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -46,12 +46,21 @@ def attention(
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=False, widest=(512, 512))
+    dtype = q.dtype
+    if q.is_cpu and dtype == torch.bfloat16 and arguments.interpreted():  # which multiplies no bfloat16
+        q, k, v = q.float(), k.float(), v.float()
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
     else:
         scale = arguments.as_float("scale", scale)
         # kernels take maxima before they scale: the sign goes to q
         q, scale = (-q, -scale) if scale < 0 else (q, scale)
+    if return_lse is not False:
+        arguments.as_bool("return_lse", return_lse)
+    if return_max_logit is not False:
+        arguments.as_bool("return_max_logit", return_max_logit)
+    if return_key_sums is not False:
+        arguments.as_bool("return_key_sums", return_key_sums)
     entries = None
     if not (k_lens is k_starts is q_start is None):
         entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=False)
@@ -62,6 +71,7 @@ def attention(
         from . import statistics
 
         out, lse, *measured = statistics.attend(q, k, v, entries, scale, return_max_logit, return_key_sums)
-        return (out, *([launch.natural(lse)] if return_lse else []), *measured)
+        return (out if out.dtype == dtype else out.to(dtype), *([launch.natural(lse)] if return_lse else []), *measured)
     out, lse = launch.attend(q, k, v, entries, scale)
+    out = out if out.dtype == dtype else out.to(dtype)
     return (out, launch.natural(lse)) if return_lse else out

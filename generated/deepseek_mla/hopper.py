@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b0a4adb8ae541a83
-#   text hash     307a3cd11a94cc53
+#   content hash  97fe4b5999ae483a
+#   text hash     fe01f8b5b678abe8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

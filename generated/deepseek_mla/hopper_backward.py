@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b0a4adb8ae541a83
-#   text hash     d225c5b732312f25
+#   content hash  97fe4b5999ae483a
+#   text hash     46aba14eace89f32
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

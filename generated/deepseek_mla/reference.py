@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b0a4adb8ae541a83
-#   text hash     92f21958c5d8afa8
+#   content hash  97fe4b5999ae483a
+#   text hash     7ed7642014ea8ddf
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b0a4adb8ae541a83
-#   text hash     939734314f253a03
+#   content hash  97fe4b5999ae483a
+#   text hash     10d064a37796dd5a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b0a4adb8ae541a83
-#   text hash     250a84d80b85ab73
+#   content hash  97fe4b5999ae483a
+#   text hash     0d5d8bac23268471
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5939acb422c728c4
-#   text hash     ba748a7e6cc6980c
+#   content hash  8dec75872b8de877
+#   text hash     22e06929ff15b794
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -263,6 +263,7 @@ def check_shapes(
     """The most new tokens and the most keys of a sequence, once all is checked that shapes and types tell."""
     decode_arguments.as_split_size(split_size)
     decode_arguments.check_operands(q, k_cache, v_cache, grouped=True, widest=(576, 512))
+    arguments.check_multiplied("q", q)
     arguments.check_place("q", q)
     longest, max_seqlen_k = decode_arguments.bounds(
         q, k_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k

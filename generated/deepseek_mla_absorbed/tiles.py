@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5939acb422c728c4
-#   text hash     60bf79a77db35403
+#   content hash  8dec75872b8de877
+#   text hash     55ccc1c7e8333319
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ee47256c7a93acf5
-#   text hash     a9b83b26aee7d19b
+#   content hash  b0c27d8f22a7bda5
+#   text hash     b108317dd77e24a5
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

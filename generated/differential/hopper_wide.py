@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ee47256c7a93acf5
-#   text hash     ca355326aeeff149
+#   content hash  b0c27d8f22a7bda5
+#   text hash     b0d3e1f7cdb7d634
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

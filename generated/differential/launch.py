@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ee47256c7a93acf5
-#   text hash     7876fde844ab3e20
+#   content hash  b0c27d8f22a7bda5
+#   text hash     5621ed8e5f1f175e
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ee47256c7a93acf5
-#   text hash     0cf8f3b0fe350e82
+#   content hash  b0c27d8f22a7bda5
+#   text hash     e8fb54961ba44411
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ee47256c7a93acf5
-#   text hash     fd50b50d16337e15
+#   content hash  b0c27d8f22a7bda5
+#   text hash     85f1412c80b15046
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

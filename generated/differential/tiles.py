@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ee47256c7a93acf5
-#   text hash     96068d6b484392fb
+#   content hash  b0c27d8f22a7bda5
+#   text hash     d2815308944a22bc
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3650aa6401c3817a
-#   text hash     863eee9f82268aef
+#   content hash  3adb2b5941fa6154
+#   text hash     0192ba767497ae28
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3650aa6401c3817a
-#   text hash     810e9fec64f40d1c
+#   content hash  3adb2b5941fa6154
+#   text hash     59cb245232d18623
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

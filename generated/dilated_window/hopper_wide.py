@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3650aa6401c3817a
-#   text hash     72169b9b7c5aeb86
+#   content hash  3adb2b5941fa6154
+#   text hash     9ca8f5c7c7c53602
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3650aa6401c3817a
-#   text hash     cfb8c79fd1128002
+#   content hash  3adb2b5941fa6154
+#   text hash     66eafeff1b386b5f
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

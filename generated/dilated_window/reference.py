@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3650aa6401c3817a
-#   text hash     188c94d40f88bcb5
+#   content hash  3adb2b5941fa6154
+#   text hash     3c720bdc1b434a63
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

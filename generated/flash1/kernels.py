@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8df53068365649be
-#   text hash     39be6324028f3f5f
+#   content hash  e4c655353e7bd102
+#   text hash     cc48554eb77e7b8c
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

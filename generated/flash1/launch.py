@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8df53068365649be
-#   text hash     df23ccda662d18e7
+#   content hash  e4c655353e7bd102
+#   text hash     e5d4df5a1637abb3
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8df53068365649be
-#   text hash     f179fd3b4c3429c6
+#   content hash  e4c655353e7bd102
+#   text hash     cc01d38077f15c14
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8df53068365649be
-#   text hash     275a600a27ddde22
+#   content hash  e4c655353e7bd102
+#   text hash     47f971ad31a0b288
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  788fcd5e60c52918
-#   text hash     16e8924355f3c529
+#   content hash  423d78bf02f30c63
+#   text hash     258d79bacfab53ef
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -41,6 +41,9 @@ def attention(
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=True, widest=(512, 512))
+    dtype = q.dtype
+    if q.is_cpu and dtype == torch.bfloat16 and arguments.interpreted():  # which multiplies no bfloat16
+        q, k, v = q.float(), k.float(), v.float()
     arguments.check_no_gradient("flash2_strided_k", q, k, v)
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
@@ -48,6 +51,8 @@ def attention(
         scale = arguments.as_float("scale", scale)
         # kernels take maxima before they scale: the sign goes to q
         q, scale = (-q, -scale) if scale < 0 else (q, scale)
+    if return_lse is not False:
+        arguments.as_bool("return_lse", return_lse)
     entries = None
     if not (k_lens is k_starts is q_start is None):
         entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=False)
@@ -55,4 +60,5 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, entries, scale)
+    out = out if out.dtype == dtype else out.to(dtype)
     return (out, launch.natural(lse)) if return_lse else out

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  788fcd5e60c52918
-#   text hash     4338877521cbc0eb
+#   content hash  423d78bf02f30c63
+#   text hash     dd876d8690497fb1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  788fcd5e60c52918
-#   text hash     5b11593f004afe99
+#   content hash  423d78bf02f30c63
+#   text hash     ba8f96e10841dd4d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  788fcd5e60c52918
-#   text hash     f18c3205389df94b
+#   content hash  423d78bf02f30c63
+#   text hash     223f3633a323382c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

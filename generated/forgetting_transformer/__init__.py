@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e8f837fb8317cf2a
-#   text hash     3c8f65ec2e44eb98
+#   content hash  350b5e544f799375
+#   text hash     3014588134eb37b8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

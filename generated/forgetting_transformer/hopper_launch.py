@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e8f837fb8317cf2a
-#   text hash     1f5f9df13df88706
+#   content hash  350b5e544f799375
+#   text hash     94988a9d525b9aa8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

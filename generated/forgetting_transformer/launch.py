@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e8f837fb8317cf2a
-#   text hash     42f0472256a24a2b
+#   content hash  350b5e544f799375
+#   text hash     20b2fc6d947324f5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

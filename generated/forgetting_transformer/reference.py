@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e8f837fb8317cf2a
-#   text hash     1608f5218e042cb8
+#   content hash  350b5e544f799375
+#   text hash     836ddeee88b6406b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

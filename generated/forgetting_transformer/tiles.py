@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e8f837fb8317cf2a
-#   text hash     aadafec4e7cebe50
+#   content hash  350b5e544f799375
+#   text hash     0d6c1d25c141b60e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  cac964341b9a1061
-#   text hash     a6d289fe4f332f46
+#   content hash  6a6539430d1e521b
+#   text hash     976ef1977953e8cd
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

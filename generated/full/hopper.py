@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  cac964341b9a1061
-#   text hash     6f5aa03eab8fea55
+#   content hash  6a6539430d1e521b
+#   text hash     2005fbd883562706
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  cac964341b9a1061
-#   text hash     162d9bf933136a1d
+#   content hash  6a6539430d1e521b
+#   text hash     7d8df9eca1b8c8ba
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

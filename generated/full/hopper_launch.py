@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  cac964341b9a1061
-#   text hash     69cebc0ae473409b
+#   content hash  6a6539430d1e521b
+#   text hash     a2d2dff86ca5d442
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

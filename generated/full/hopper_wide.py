@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  cac964341b9a1061
-#   text hash     ab202b18dfb992ea
+#   content hash  6a6539430d1e521b
+#   text hash     9d7638a3f390b8f1
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

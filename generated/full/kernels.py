@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  cac964341b9a1061
-#   text hash     3b6c9048ede7fd65
+#   content hash  6a6539430d1e521b
+#   text hash     61556ace3cbe669b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  cac964341b9a1061
-#   text hash     99958659e684f2ba
+#   content hash  6a6539430d1e521b
+#   text hash     4b397b5cceec07b5
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0ab5518416271d42
-#   text hash     7c6b6aeaaf9a49f0
+#   content hash  1999c98ca6d68501
+#   text hash     77509db62582cd57
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

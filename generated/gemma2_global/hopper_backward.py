@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0ab5518416271d42
-#   text hash     c2c2c40d1e4a91f9
+#   content hash  1999c98ca6d68501
+#   text hash     4626537b410ae7fe
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0ab5518416271d42
-#   text hash     348173e2aadce1e6
+#   content hash  1999c98ca6d68501
+#   text hash     9db89b44f8c49e9d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0ab5518416271d42
-#   text hash     3edabd0b60149852
+#   content hash  1999c98ca6d68501
+#   text hash     04b2ad5f8bd37c48
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  aab0e4ec1da6aee7
-#   text hash     cd05804612db122f
+#   content hash  bf252d3e861a911b
+#   text hash     7faeab233b03dabc
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  316face369645616
-#   text hash     eca9f6140194ae90
+#   content hash  2cba929ca3fe4598
+#   text hash     c634ed4f3d33856b
 #   render with   attnforge render SPEC
 """What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
 
@@ -294,6 +294,7 @@ def check_new(k_new, v_new, k_cache, v_cache, slot_mapping, widest):
     for name, x in (("k_new", k_new), ("v_new", v_new)):
         arguments.check_float(name, x)
     arguments.check_alike("v_new", v_new, "k_new", k_new)
+    arguments.check_multiplied("k_new", k_new)
     arguments.check_place("k_new", k_new)
     _check_cache(k_cache, v_cache, "k_new", k_new, widest)
     if v_cache.shape[:3] != k_cache.shape[:3]:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  aab0e4ec1da6aee7
-#   text hash     16fbbee7fd627c82
+#   content hash  bf252d3e861a911b
+#   text hash     0fe2251b91a25474
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

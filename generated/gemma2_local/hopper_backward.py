@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  aab0e4ec1da6aee7
-#   text hash     1f11968da058c0ca
+#   content hash  bf252d3e861a911b
+#   text hash     8acd38986ab8b0b4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

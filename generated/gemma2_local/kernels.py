@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  aab0e4ec1da6aee7
-#   text hash     47d5dc84aa34a561
+#   content hash  bf252d3e861a911b
+#   text hash     dfdbaf74120aede6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

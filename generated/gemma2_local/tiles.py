@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  aab0e4ec1da6aee7
-#   text hash     ecaf550417e4b831
+#   content hash  bf252d3e861a911b
+#   text hash     9f3adc745ff82d58
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  db65c8458982c36f
-#   text hash     1ca5a9abc426720b
+#   content hash  240fea7c37b5d3a7
+#   text hash     8bdea4bbcfcd68bc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -44,12 +44,15 @@ def attention(
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=False, widest=(512, 512))
+    dtype = q.dtype
+    if q.is_cpu and dtype == torch.bfloat16 and arguments.interpreted():  # which multiplies no bfloat16
+        q, k, v = q.float(), k.float(), v.float()
     dropout_p = arguments.as_float("dropout_p", dropout_p, minimum=0)
     if dropout_p >= 1:
         raise ValueError(f"dropout_p: expected a share below 1, got {dropout_p}")
-    if dropout_p > 0:
+    if dropout_p > 0 or seed is not None:
         seed = arguments.as_int("seed", seed, minimum=0, maximum=2**63 - 1)
-    else:
+    if dropout_p == 0:
         seed = None
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
@@ -57,6 +60,8 @@ def attention(
         scale = arguments.as_float("scale", scale)
         # kernels take maxima before they scale: the sign goes to q
         q, scale = (-q, -scale) if scale < 0 else (q, scale)
+    if return_lse is not False:
+        arguments.as_bool("return_lse", return_lse)
     entries = None
     if not (k_lens is k_starts is q_start is None):
         entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=False)
@@ -64,4 +69,5 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, entries, dropout_p, seed, scale)
+    out = out if out.dtype == dtype else out.to(dtype)
     return (out, launch.natural(lse)) if return_lse else out

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  db65c8458982c36f
-#   text hash     4e91e641a949620f
+#   content hash  240fea7c37b5d3a7
+#   text hash     2724cc77e5985f16
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

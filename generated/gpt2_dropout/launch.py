@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  db65c8458982c36f
-#   text hash     1ba92b5add18c2fc
+#   content hash  240fea7c37b5d3a7
+#   text hash     c117e53ed6d22d5d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  db65c8458982c36f
-#   text hash     4d1739c23caff1d4
+#   content hash  240fea7c37b5d3a7
+#   text hash     8e8c4e1e5c035fea
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  db65c8458982c36f
-#   text hash     4e22b51a77dbd98e
+#   content hash  240fea7c37b5d3a7
+#   text hash     25ff0b5ef8d7b366
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

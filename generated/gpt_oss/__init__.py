@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e06e57bf72539fee
-#   text hash     eff18f95f1960242
+#   content hash  35c961acb3833b5b
+#   text hash     30b0a9de48d9d04a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/tests/checks.py.jinja
-#   content hash  c2321904e1d0d770
-#   text hash     9d552a7bf6d1759b
+#   content hash  9d6d2720126090fd
+#   text hash     f4b94a3b02711230
 #   render with   attnforge render SPEC
 """What suites check and by which rule; what is a variant's own stands in the test file beside it.
 
@@ -189,8 +189,6 @@ def mistakes(*, packed, tensors=(), least=None):
         "length": ("v", lambda v: v[rows], ValueError),
         "heads": ("k", lambda k: torch.cat((k, k, k), -2), ValueError),
     }
-    if not GPU:
-        found["bfloat16 in the interpreter"] = ("q", lambda q: q.bfloat16(), TypeError)
     for name, value in (least or {}).items():
         found[f"{name} too small"] = (name, lambda _, value=value: value - 1, ValueError)
     for name in tensors:

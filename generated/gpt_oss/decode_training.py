@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e06e57bf72539fee
-#   text hash     40b467438a5f96c3
+#   content hash  35c961acb3833b5b
+#   text hash     cbd22d0d3aae0399
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

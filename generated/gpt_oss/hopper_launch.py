@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e06e57bf72539fee
-#   text hash     9bdb680fa725d561
+#   content hash  35c961acb3833b5b
+#   text hash     9c81bdaff84b314b
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e06e57bf72539fee
-#   text hash     26bf0f677d5ca573
+#   content hash  35c961acb3833b5b
+#   text hash     018a2e257b48b3b6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e06e57bf72539fee
-#   text hash     2a378877ebda8c07
+#   content hash  35c961acb3833b5b
+#   text hash     23d7ac521a52bfbe
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

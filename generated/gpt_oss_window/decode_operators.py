@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f88cf58c16004c24
-#   text hash     eaf4e588e12877aa
+#   content hash  8f87af32f0505a3d
+#   text hash     5aed3aa04d08e2c8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f88cf58c16004c24
-#   text hash     f4ea92e65a5274cb
+#   content hash  8f87af32f0505a3d
+#   text hash     20f8b8d0b4ebbeb2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

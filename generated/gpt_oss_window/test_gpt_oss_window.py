@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f88cf58c16004c24
-#   text hash     4bc189e2c71a4f10
+#   content hash  8f87af32f0505a3d
+#   text hash     784083ca7979e0ed
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

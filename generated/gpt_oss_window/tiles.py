@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f88cf58c16004c24
-#   text hash     d0b0a8f572461786
+#   content hash  8f87af32f0505a3d
+#   text hash     7b4c8b6687cff14f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c3fe871a80409f7d
-#   text hash     a787ab5f8609ffe4
+#   content hash  12ae7b3ba8ca9ca8
+#   text hash     0c34d1abcfade04e
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c3fe871a80409f7d
-#   text hash     a35590c5aeded490
+#   content hash  12ae7b3ba8ca9ca8
+#   text hash     436bf7a1d1f53483
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -49,6 +49,9 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_decay, in_width, scale, re
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=False, widest=(512, 512))
+    dtype = q.dtype
+    if q.is_cpu and dtype == torch.bfloat16 and arguments.interpreted():  # which multiplies no bfloat16
+        q, k, v = q.float(), k.float(), v.float()
     Hq = q.shape[-2]
     arguments.check_tensor("decay", in_decay, q, arguments.FLOATS, (Hq,))
     arguments.check_tensor("width", in_width, q, arguments.FLOATS, (Hq,))
@@ -56,6 +59,8 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_decay, in_width, scale, re
         scale = 1 / math.sqrt(q.shape[-1])
     else:
         scale = arguments.as_float("scale", scale)
+    if return_lse is not False:
+        arguments.as_bool("return_lse", return_lse)
     entries = None
     if not (k_lens is k_starts is q_start is None):
         entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=False)
@@ -63,4 +68,5 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_decay, in_width, scale, re
     from . import launch
 
     out, lse = launch.attend(q, k, v, entries, in_decay, in_width, scale)
+    out = out if out.dtype == dtype else out.to(dtype)
     return (out, launch.natural(lse)) if return_lse else out

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c3fe871a80409f7d
-#   text hash     c47b3e099bbd1142
+#   content hash  12ae7b3ba8ca9ca8
+#   text hash     8f518f0c84c08319
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

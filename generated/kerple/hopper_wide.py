@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c3fe871a80409f7d
-#   text hash     b61ab702e155e61c
+#   content hash  12ae7b3ba8ca9ca8
+#   text hash     df815f364dd24906
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c3fe871a80409f7d
-#   text hash     31b929bbdb1cccd7
+#   content hash  12ae7b3ba8ca9ca8
+#   text hash     f48f646924b2bc8a
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e1597bc68d5d88d9
-#   text hash     0a4ba70b8eb1e763
+#   content hash  b0387d6e634bad51
+#   text hash     18db818996507d94
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -53,6 +53,9 @@ def attention(
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=True, widest=(512, 512))
+    dtype = q.dtype
+    if q.is_cpu and dtype == torch.bfloat16 and arguments.interpreted():  # which multiplies no bfloat16
+        q, k, v = q.float(), k.float(), v.float()
     B = q.shape[0]
     Tq = q.shape[1]
     Tk = k.shape[1]
@@ -71,6 +74,12 @@ def attention(
         scale = arguments.as_float("scale", scale)
         # kernels take maxima before they scale: the sign goes to q
         q, scale = (-q, -scale) if scale < 0 else (q, scale)
+    if return_lse is not False:
+        arguments.as_bool("return_lse", return_lse)
+    if return_max_logit is not False:
+        arguments.as_bool("return_max_logit", return_max_logit)
+    if return_key_sums is not False:
+        arguments.as_bool("return_key_sums", return_key_sums)
     entries = None
     if not (k_lens is k_starts is q_start is None):
         entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=positions is not None)
@@ -83,6 +92,7 @@ def attention(
         out, lse, *measured = statistics.attend(
             q, k, v, entries, cos, sin, positions, scale, return_max_logit, return_key_sums
         )
-        return (out, *([launch.natural(lse)] if return_lse else []), *measured)
+        return (out if out.dtype == dtype else out.to(dtype), *([launch.natural(lse)] if return_lse else []), *measured)
     out, lse = launch.attend(q, k, v, entries, cos, sin, positions, scale)
+    out = out if out.dtype == dtype else out.to(dtype)
     return (out, launch.natural(lse)) if return_lse else out

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e1597bc68d5d88d9
-#   text hash     0b91981503fe9129
+#   content hash  b0387d6e634bad51
+#   text hash     4fcf6ba39ccbf4de
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e1597bc68d5d88d9
-#   text hash     39d839276d809723
+#   content hash  b0387d6e634bad51
+#   text hash     4fa7709fb3f55ea2
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

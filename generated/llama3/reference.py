@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e1597bc68d5d88d9
-#   text hash     4d9f7616cd022c5f
+#   content hash  b0387d6e634bad51
+#   text hash     fae78bb9e3a86738
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e1597bc68d5d88d9
-#   text hash     a5a34259ed4d41f8
+#   content hash  b0387d6e634bad51
+#   text hash     c87dc81f126fdea6
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

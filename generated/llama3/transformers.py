@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e1597bc68d5d88d9
-#   text hash     85597ce427d67887
+#   content hash  b0387d6e634bad51
+#   text hash     cf9feb6203ac394d
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d7c76d2c5bc7757f
-#   text hash     acaca6783495eb1c
+#   content hash  a0ff4cb5fce28ef9
+#   text hash     fbbcf39c5ca78506
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

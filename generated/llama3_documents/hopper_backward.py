@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d7c76d2c5bc7757f
-#   text hash     a3651dddc7788b42
+#   content hash  a0ff4cb5fce28ef9
+#   text hash     4e69c94764c18069
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

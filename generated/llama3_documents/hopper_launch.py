@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d7c76d2c5bc7757f
-#   text hash     aed405bb53625846
+#   content hash  a0ff4cb5fce28ef9
+#   text hash     c19767809e490d19
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

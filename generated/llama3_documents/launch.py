@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d7c76d2c5bc7757f
-#   text hash     69c94fa03afa1dd5
+#   content hash  a0ff4cb5fce28ef9
+#   text hash     a18c37dfa0c8fc0e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

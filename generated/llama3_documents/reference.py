@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d7c76d2c5bc7757f
-#   text hash     22e9a68be98c5e08
+#   content hash  a0ff4cb5fce28ef9
+#   text hash     196932410d9492ca
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  67c2f53b652bd576
-#   text hash     e8f4942506dd433a
+#   content hash  8f5f5c8909ba928a
+#   text hash     25fc550f4338bd64
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -293,6 +293,7 @@ def check_shapes(
     """The most new tokens and the most keys of a sequence, once all is checked that shapes and types tell."""
     decode_arguments.as_split_size(split_size)
     decode_arguments.check_operands(q, k_cache, v_cache, grouped=True, widest=(512, 512))
+    arguments.check_multiplied("q", q)
     arguments.check_place("q", q)
     longest, max_seqlen_k = decode_arguments.bounds(
         q, k_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k

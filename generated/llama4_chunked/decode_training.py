@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  67c2f53b652bd576
-#   text hash     db01bb2b176e85fd
+#   content hash  8f5f5c8909ba928a
+#   text hash     695990028c9b8ea5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  67c2f53b652bd576
-#   text hash     749711b121ef12b3
+#   content hash  8f5f5c8909ba928a
+#   text hash     2c9eb1dd77e87a9d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  67c2f53b652bd576
-#   text hash     8acbc6e378b7d6a4
+#   content hash  8f5f5c8909ba928a
+#   text hash     0b1ba3ff1bd2867b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  67c2f53b652bd576
-#   text hash     a3fdcc37a62d509d
+#   content hash  8f5f5c8909ba928a
+#   text hash     11f7d475d77f4363
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

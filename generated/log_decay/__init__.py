@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  68276e9cd5694ffe
-#   text hash     3ca9e80bdb18bb73
+#   content hash  173c0ea0887838ce
+#   text hash     7767e92fd112c1ac
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

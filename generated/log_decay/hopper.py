@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  68276e9cd5694ffe
-#   text hash     74e1c06d917c2b48
+#   content hash  173c0ea0887838ce
+#   text hash     5f7689410f8aa430
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  68276e9cd5694ffe
-#   text hash     fa765a3e2f507427
+#   content hash  173c0ea0887838ce
+#   text hash     61771a079bce074e
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  68276e9cd5694ffe
-#   text hash     43b215ebf575b821
+#   content hash  173c0ea0887838ce
+#   text hash     27b1caa21f427540
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  68276e9cd5694ffe
-#   text hash     c41100ee30624f94
+#   content hash  173c0ea0887838ce
+#   text hash     3276f02c8ae7a844
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  448679b7c39ae85a
-#   text hash     bd57d15884e43437
+#   content hash  693bfe494f9e5823
+#   text hash     e8e2c0770058d711
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  448679b7c39ae85a
-#   text hash     935d7b831646432a
+#   content hash  693bfe494f9e5823
+#   text hash     c6f23e4f5a623792
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  448679b7c39ae85a
-#   text hash     b14085e34191387a
+#   content hash  693bfe494f9e5823
+#   text hash     415906a20fbe5c9f
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  448679b7c39ae85a
-#   text hash     901b5011732c605b
+#   content hash  693bfe494f9e5823
+#   text hash     6509caa88a80927f
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  448679b7c39ae85a
-#   text hash     79537cc6a444de03
+#   content hash  693bfe494f9e5823
+#   text hash     1c86dd87eaf1399c
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

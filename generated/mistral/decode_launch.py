@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ce77515ccba4e9d2
-#   text hash     381006cd7dc092c2
+#   content hash  785cc263eb2a093c
+#   text hash     48c7ce21652e2b7f
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

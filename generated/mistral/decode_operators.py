@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ce77515ccba4e9d2
-#   text hash     d37c71c41c7f1cd1
+#   content hash  785cc263eb2a093c
+#   text hash     70b1272be72e3dbb
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ce77515ccba4e9d2
-#   text hash     5042272c04933475
+#   content hash  785cc263eb2a093c
+#   text hash     951fb05c4700ba50
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

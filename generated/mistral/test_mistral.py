@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ce77515ccba4e9d2
-#   text hash     b1c454995f2b96a8
+#   content hash  785cc263eb2a093c
+#   text hash     bcea6813c599da1f
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

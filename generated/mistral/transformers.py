@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ce77515ccba4e9d2
-#   text hash     a69efdfca63f7494
+#   content hash  785cc263eb2a093c
+#   text hash     6bc069dcc737eeb9
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  abc9cc483b75f8fb
-#   text hash     81e415cc40051745
+#   content hash  3db980e10b90c475
+#   text hash     c67f492a2ed94f82
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  abc9cc483b75f8fb
-#   text hash     e838e3cbf5f15bd5
+#   content hash  3db980e10b90c475
+#   text hash     c82ea129cdcc2aac
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -50,6 +50,9 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_prefix_len, in_slopes, sca
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=False, widest=(512, 512))
+    dtype = q.dtype
+    if q.is_cpu and dtype == torch.bfloat16 and arguments.interpreted():  # which multiplies no bfloat16
+        q, k, v = q.float(), k.float(), v.float()
     B = q.shape[0]
     Hq = q.shape[-2]
     arguments.check_tensor("prefix_len", in_prefix_len, q, arguments.INTEGERS, (B,))
@@ -59,6 +62,8 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_prefix_len, in_slopes, sca
         scale = 1 / math.sqrt(q.shape[-1])
     else:
         scale = arguments.as_float("scale", scale)
+    if return_lse is not False:
+        arguments.as_bool("return_lse", return_lse)
     entries = None
     if not (k_lens is k_starts is q_start is None):
         entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=False)
@@ -66,4 +71,5 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_prefix_len, in_slopes, sca
     from . import launch
 
     out, lse = launch.attend(q, k, v, entries, in_prefix_len, in_slopes, scale)
+    out = out if out.dtype == dtype else out.to(dtype)
     return (out, launch.natural(lse)) if return_lse else out

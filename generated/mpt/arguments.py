@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/arguments.py.jinja
-#   content hash  d160defa2913432b
-#   text hash     0cbb0dad0fa665c8
+#   content hash  00fabdd4b4ea01a0
+#   text hash     a410d431116b675e
 #   render with   attnforge render SPEC
 """What calls give, checked: each error names the argument, what was expected and what came.
 
@@ -82,24 +82,26 @@ def check_heads(name, keys, queries, grouped):
         raise ValueError(f"{name}: expected {queries[-2]} heads as q has, got {keys[-2]}")
 
 
-def check_place(name, x):
-    """A GPU, or a CPU that plays one."""
-    interpreted = os.environ.get("TRITON_INTERPRET", "").lower() in (
-        "1",
-        "true",
-        "on",
-        "y",
-        "yes",
-    )  # as triton reads it
-    if x.dtype == torch.bfloat16 and interpreted:
+def interpreted():
+    """Whether kernels run in Triton's interpreter, as triton itself reads it."""
+    return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "y", "yes")
+
+
+def check_multiplied(name, x):
+    """A dtype that kernels multiply as it is."""
+    if x.dtype == torch.bfloat16 and interpreted():
         raise TypeError(
             f"{name}: expected float16 or float32, got bfloat16, which Triton's interpreter cannot multiply"
         )
+
+
+def check_place(name, x):
+    """A GPU, or a CPU that plays one."""
     if x.is_cuda:
         return
     if not x.is_cpu:
         raise ValueError(f"{name}: expected a CUDA tensor, got one on {x.device}")
-    if not interpreted:
+    if not interpreted():
         hint = "set TRITON_INTERPRET=1 before Python starts to run on the CPU"
         raise ValueError(f"{name}: expected a GPU tensor, got one on the CPU; {hint}")
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  abc9cc483b75f8fb
-#   text hash     2f9e7cd1a3771a51
+#   content hash  3db980e10b90c475
+#   text hash     34c8abb8dfa01b68
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

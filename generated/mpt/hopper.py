@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  abc9cc483b75f8fb
-#   text hash     71c0fd3e6efec4f4
+#   content hash  3db980e10b90c475
+#   text hash     1046a6309569c008
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

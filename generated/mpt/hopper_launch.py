@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  abc9cc483b75f8fb
-#   text hash     001ac1fa4ef68891
+#   content hash  3db980e10b90c475
+#   text hash     734d19e30c95e637
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

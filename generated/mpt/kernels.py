@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  abc9cc483b75f8fb
-#   text hash     492532b22e7a371b
+#   content hash  3db980e10b90c475
+#   text hash     10405c2fa1998a9d
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  abc9cc483b75f8fb
-#   text hash     223fd758e34f519b
+#   content hash  3db980e10b90c475
+#   text hash     eac5ea46d8b47fbb
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

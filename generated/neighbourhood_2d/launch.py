@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c25461e647048724
-#   text hash     d32355eeb56b413f
+#   content hash  d2147366c488f2e1
+#   text hash     2211e66ba93bf8af
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

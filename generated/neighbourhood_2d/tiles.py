@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c25461e647048724
-#   text hash     dc2ab8f4466bfd44
+#   content hash  d2147366c488f2e1
+#   text hash     246025340b5f6388
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

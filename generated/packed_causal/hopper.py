@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  264add7d8eab665e
-#   text hash     73bece9737dda5af
+#   content hash  21d4f3d7fbdcb0e9
+#   text hash     e4f2b2582db00d5c
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

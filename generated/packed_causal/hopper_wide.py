@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  264add7d8eab665e
-#   text hash     31976e5e6889f54d
+#   content hash  21d4f3d7fbdcb0e9
+#   text hash     baf1714cafadb056
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

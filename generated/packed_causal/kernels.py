@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  264add7d8eab665e
-#   text hash     9ea7a4d5ae2932bc
+#   content hash  21d4f3d7fbdcb0e9
+#   text hash     a531ec28b1bf8b80
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

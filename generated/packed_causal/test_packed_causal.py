@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  264add7d8eab665e
-#   text hash     bcf963a955b8b285
+#   content hash  21d4f3d7fbdcb0e9
+#   text hash     efac29ee27bae8ee
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  264add7d8eab665e
-#   text hash     5baffcfd5715ad62
+#   content hash  21d4f3d7fbdcb0e9
+#   text hash     6a054f1e1a055ff8
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

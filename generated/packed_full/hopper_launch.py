@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d9b81a03e83775cc
-#   text hash     220b0a4d2c5547c8
+#   content hash  001cae728f4a784f
+#   text hash     8918555cd4195fa0
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d9b81a03e83775cc
-#   text hash     c2ecef2dca2f45ac
+#   content hash  001cae728f4a784f
+#   text hash     aa2ad042207493a1
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

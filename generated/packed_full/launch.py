@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d9b81a03e83775cc
-#   text hash     074373af5456fff4
+#   content hash  001cae728f4a784f
+#   text hash     d94d186bd8234291
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d9b81a03e83775cc
-#   text hash     f7bb278e64c0c761
+#   content hash  001cae728f4a784f
+#   text hash     b9ca3190f8ad91aa
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

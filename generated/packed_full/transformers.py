@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d9b81a03e83775cc
-#   text hash     84463231484ae2e5
+#   content hash  001cae728f4a784f
+#   text hash     4ea11ee63adfff32
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

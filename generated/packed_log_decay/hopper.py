@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8b921f9f8985f865
-#   text hash     8565806ee3b806b0
+#   content hash  c8b4a6b56b1baf55
+#   text hash     871dec7dbaf81b37
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

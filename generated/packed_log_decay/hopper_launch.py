@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8b921f9f8985f865
-#   text hash     1a3c889a68da2af4
+#   content hash  c8b4a6b56b1baf55
+#   text hash     e6fe50fd5349dc1d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

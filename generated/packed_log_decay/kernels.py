@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8b921f9f8985f865
-#   text hash     346a58db81d4a87b
+#   content hash  c8b4a6b56b1baf55
+#   text hash     4fde8146359bf50e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

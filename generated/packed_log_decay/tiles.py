@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8b921f9f8985f865
-#   text hash     c7a45d1916ee40b9
+#   content hash  c8b4a6b56b1baf55
+#   text hash     9aaef1a56d00f4ad
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  42d032983c9c0199
-#   text hash     cc312a468091a897
+#   content hash  d69c314e65798516
+#   text hash     391991408679b9f9
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -50,6 +50,9 @@ def attention(
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
     arguments.check_operands(q, k, v, axes=("tokens", "heads", "head size"), grouped=True, widest=(512, 512))
+    dtype = q.dtype
+    if q.is_cpu and dtype == torch.bfloat16 and arguments.interpreted():  # which multiplies no bfloat16
+        q, k, v = q.float(), k.float(), v.float()
     if cu_seqlens is not None or max_seqlen is not None:
         if any(x is not None for x in (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)):
             raise ValueError(
@@ -84,10 +87,13 @@ def attention(
         scale = arguments.as_float("scale", scale)
         # kernels take maxima before they scale: the sign goes to q
         q, scale = (-q, -scale) if scale < 0 else (q, scale)
+    if return_lse is not False:
+        arguments.as_bool("return_lse", return_lse)
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
     out, lse = launch.attend(
         q, k, v, cu_seqlens_q, cu_seqlens_k, cos, sin, positions, max_seqlen_q, max_seqlen_k, scale
     )
+    out = out if out.dtype == dtype else out.to(dtype)
     return (out, launch.natural(lse, q.shape[0], cu_seqlens_q, max_seqlen_q)) if return_lse else out

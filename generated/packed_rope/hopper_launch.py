@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  42d032983c9c0199
-#   text hash     24cc752cd2cffecb
+#   content hash  d69c314e65798516
+#   text hash     7c345364b84400fe
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  42d032983c9c0199
-#   text hash     c5e3b52d890eec5a
+#   content hash  d69c314e65798516
+#   text hash     c5e0120ad9395414
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

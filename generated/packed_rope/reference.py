@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  42d032983c9c0199
-#   text hash     35c97999fc66214f
+#   content hash  d69c314e65798516
+#   text hash     4a2bb8aa82d901a7
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

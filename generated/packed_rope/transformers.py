@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  42d032983c9c0199
-#   text hash     b4d80c203010a8e3
+#   content hash  d69c314e65798516
+#   text hash     05eab43c7ffd1d13
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0c70142d661de4a5
-#   text hash     30fc0335a6caae49
+#   content hash  13c9fc1bfeee63a9
+#   text hash     08a38f41f88c4b2b
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0c70142d661de4a5
-#   text hash     aa8e80fe87d3ed5a
+#   content hash  13c9fc1bfeee63a9
+#   text hash     93499d06489ef1dd
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -47,6 +47,9 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_bias, scale, return_lse):
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=False, widest=(512, 512))
+    dtype = q.dtype
+    if q.is_cpu and dtype == torch.bfloat16 and arguments.interpreted():  # which multiplies no bfloat16
+        q, k, v = q.float(), k.float(), v.float()
     B = q.shape[0]
     Tq = q.shape[1]
     Tk = k.shape[1]
@@ -58,6 +61,8 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_bias, scale, return_lse):
         scale = 1 / math.sqrt(q.shape[-1])
     else:
         scale = arguments.as_float("scale", scale)
+    if return_lse is not False:
+        arguments.as_bool("return_lse", return_lse)
     entries = None
     if not (k_lens is k_starts is q_start is None):
         entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=False)
@@ -65,4 +70,5 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_bias, scale, return_lse):
     from . import launch
 
     out, lse = launch.attend(q, k, v, entries, in_bias, scale)
+    out = out if out.dtype == dtype else out.to(dtype)
     return (out, launch.natural(lse)) if return_lse else out

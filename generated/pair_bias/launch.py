@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0c70142d661de4a5
-#   text hash     18a9bc6ee60caa1e
+#   content hash  13c9fc1bfeee63a9
+#   text hash     8726688013fa83be
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0c70142d661de4a5
-#   text hash     5a6be1619111a55b
+#   content hash  13c9fc1bfeee63a9
+#   text hash     f7ae21e7470bfaf5
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

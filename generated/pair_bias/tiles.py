@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0c70142d661de4a5
-#   text hash     6aa4d5a2b2cd23da
+#   content hash  13c9fc1bfeee63a9
+#   text hash     0b180114f1d16f95
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  452cf6bb886cbf41
-#   text hash     a83e71aa5d3b4966
+#   content hash  857516b7d2270b11
+#   text hash     9b8ddbba2fd43bd3
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  452cf6bb886cbf41
-#   text hash     92b5d1666d200ff1
+#   content hash  857516b7d2270b11
+#   text hash     735b0c7fcba9a65f
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

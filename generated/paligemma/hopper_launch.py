@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  452cf6bb886cbf41
-#   text hash     76080bb42748fcc1
+#   content hash  857516b7d2270b11
+#   text hash     ad3c2b89ea060587
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  452cf6bb886cbf41
-#   text hash     e156c3d7e0357688
+#   content hash  857516b7d2270b11
+#   text hash     c49f286cf04eeaaa
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

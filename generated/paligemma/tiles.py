@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  452cf6bb886cbf41
-#   text hash     900e68a4ff5a6c27
+#   content hash  857516b7d2270b11
+#   text hash     9fb0f19a28c028e4
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bbadeb445ed99d54
-#   text hash     b84498c8d7d18b02
+#   content hash  32c893366f49b81f
+#   text hash     8e902d81150f7e6c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -48,6 +48,9 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_prefix_len, scale, return_
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=True, widest=(512, 512))
+    dtype = q.dtype
+    if q.is_cpu and dtype == torch.bfloat16 and arguments.interpreted():  # which multiplies no bfloat16
+        q, k, v = q.float(), k.float(), v.float()
     B = q.shape[0]
     arguments.check_tensor("prefix_len", in_prefix_len, q, arguments.INTEGERS, (B,))
     if scale is None:
@@ -56,6 +59,8 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_prefix_len, scale, return_
         scale = arguments.as_float("scale", scale)
         # kernels take maxima before they scale: the sign goes to q
         q, scale = (-q, -scale) if scale < 0 else (q, scale)
+    if return_lse is not False:
+        arguments.as_bool("return_lse", return_lse)
     entries = None
     if not (k_lens is k_starts is q_start is None):
         entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=False)
@@ -63,4 +68,5 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_prefix_len, scale, return_
     from . import launch
 
     out, lse = launch.attend(q, k, v, entries, in_prefix_len, scale)
+    out = out if out.dtype == dtype else out.to(dtype)
     return (out, launch.natural(lse)) if return_lse else out

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bbadeb445ed99d54
-#   text hash     8c8e114ac88a1b64
+#   content hash  32c893366f49b81f
+#   text hash     a07974ae9da23ab5
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

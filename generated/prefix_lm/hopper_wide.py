@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bbadeb445ed99d54
-#   text hash     b560ba1be010c194
+#   content hash  32c893366f49b81f
+#   text hash     8b54d1fe48132c3b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bbadeb445ed99d54
-#   text hash     1227454773f6fd6d
+#   content hash  32c893366f49b81f
+#   text hash     b336063cc3dbc38f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

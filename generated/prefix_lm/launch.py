@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bbadeb445ed99d54
-#   text hash     375e8d808220a399
+#   content hash  32c893366f49b81f
+#   text hash     5f04c95155e71c64
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bbadeb445ed99d54
-#   text hash     e45426b7ce97de4f
+#   content hash  32c893366f49b81f
+#   text hash     a60d516a521223f0
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a58f091244fd93f5
-#   text hash     b29e1c0ef7fd0e74
+#   content hash  71816090f24b9593
+#   text hash     fbea657e0671b88f
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a58f091244fd93f5
-#   text hash     539d0f5ee8e8d7c5
+#   content hash  71816090f24b9593
+#   text hash     2fd1ddacc9ed99ab
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a58f091244fd93f5
-#   text hash     83b05d9f5e7abb7b
+#   content hash  71816090f24b9593
+#   text hash     38c073612a2fe4e2
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f76025f152d0d36b
-#   text hash     32bf2c369d5ce3c3
+#   content hash  f8b094a774ca0f85
+#   text hash     65cb6127418c2a25
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

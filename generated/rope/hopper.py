@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f76025f152d0d36b
-#   text hash     da8f4cfb03270aef
+#   content hash  f8b094a774ca0f85
+#   text hash     21c5efd04cca568e
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

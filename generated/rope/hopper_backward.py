@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f76025f152d0d36b
-#   text hash     612e2b2487be140a
+#   content hash  f8b094a774ca0f85
+#   text hash     53db0c2e599267dd
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

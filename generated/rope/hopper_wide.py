@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f76025f152d0d36b
-#   text hash     a9cc9ff7db7d6364
+#   content hash  f8b094a774ca0f85
+#   text hash     4f4d25d177a56c8b
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f76025f152d0d36b
-#   text hash     4f78c23ee59d522b
+#   content hash  f8b094a774ca0f85
+#   text hash     976142b013e77680
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

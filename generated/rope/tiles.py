@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f76025f152d0d36b
-#   text hash     00725f28442691f7
+#   content hash  f8b094a774ca0f85
+#   text hash     f3e8c455640a6c6b
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  556ae619c65bbb00
-#   text hash     47ed93e510ae30ac
+#   content hash  f2d77b99b6eeefc1
+#   text hash     329cdca533a46aec
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  556ae619c65bbb00
-#   text hash     9c626d6ea359612a
+#   content hash  f2d77b99b6eeefc1
+#   text hash     a7549316f55267c3
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  556ae619c65bbb00
-#   text hash     b2b72acf34bd1b9e
+#   content hash  f2d77b99b6eeefc1
+#   text hash     7ce2ac126768f840
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  556ae619c65bbb00
-#   text hash     78ca05fe132f6c7c
+#   content hash  f2d77b99b6eeefc1
+#   text hash     23f0434c54df5ae3
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0cc867fec51d6c37
-#   text hash     f9e489f33ed2ecfc
+#   content hash  7b69a78290b2fa54
+#   text hash     d23d1be0d558aae6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

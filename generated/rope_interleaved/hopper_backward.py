@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0cc867fec51d6c37
-#   text hash     5dae805a62270112
+#   content hash  7b69a78290b2fa54
+#   text hash     f67b2681b5635dfe
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

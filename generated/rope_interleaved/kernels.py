@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0cc867fec51d6c37
-#   text hash     897bb102b61dd4cc
+#   content hash  7b69a78290b2fa54
+#   text hash     a3b9ccce04531eab
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0cc867fec51d6c37
-#   text hash     5bdafd3283a163f7
+#   content hash  7b69a78290b2fa54
+#   text hash     8f5d476018ba5a71
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0cc867fec51d6c37
-#   text hash     249d8994fd8190a5
+#   content hash  7b69a78290b2fa54
+#   text hash     de9c3d4ecf63c578
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2a71b96df4ba017a
-#   text hash     1e18f36ffb0de8b2
+#   content hash  0e0570639d58b0d1
+#   text hash     1a70c976dee4df8b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

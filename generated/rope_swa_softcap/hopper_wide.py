@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2a71b96df4ba017a
-#   text hash     fe05a2d8d0fe7355
+#   content hash  0e0570639d58b0d1
+#   text hash     091c9e14ba07936c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

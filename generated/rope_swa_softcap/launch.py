@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2a71b96df4ba017a
-#   text hash     1a5e97f295587059
+#   content hash  0e0570639d58b0d1
+#   text hash     b29002241590ba8e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

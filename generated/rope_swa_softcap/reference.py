@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2a71b96df4ba017a
-#   text hash     20506ffb563f9bdb
+#   content hash  0e0570639d58b0d1
+#   text hash     006fd0a631ec2e21
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

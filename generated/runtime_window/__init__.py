@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ab013553672b4e5f
-#   text hash     7f611f561261f178
+#   content hash  0d9c56bb7a10cc01
+#   text hash     8fa4298b9748f9f5
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ab013553672b4e5f
-#   text hash     1b8cfb4e0d78b52b
+#   content hash  0d9c56bb7a10cc01
+#   text hash     12fbd736ced81604
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ab013553672b4e5f
-#   text hash     9ff96b00d6ebc4ba
+#   content hash  0d9c56bb7a10cc01
+#   text hash     0c865730d2356bca
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ab013553672b4e5f
-#   text hash     14c64f234180ce70
+#   content hash  0d9c56bb7a10cc01
+#   text hash     7d6ed9a31bc847f4
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ab013553672b4e5f
-#   text hash     94631c52f83a0121
+#   content hash  0d9c56bb7a10cc01
+#   text hash     a73dbb412f481984
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

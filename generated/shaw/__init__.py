@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  12aa876683ff0e69
-#   text hash     0967c4e8d64bf1b8
+#   content hash  dc9460ac5121565d
+#   text hash     1c862ca24d84ed3a
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  12aa876683ff0e69
-#   text hash     81fdf26b462325ce
+#   content hash  dc9460ac5121565d
+#   text hash     4d48cf385a609d54
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

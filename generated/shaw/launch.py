@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  12aa876683ff0e69
-#   text hash     a6bcd30a0180745f
+#   content hash  dc9460ac5121565d
+#   text hash     b97b946f9ddde6d8
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  12aa876683ff0e69
-#   text hash     4ae690f85a8475bc
+#   content hash  dc9460ac5121565d
+#   text hash     41e46943eebc8c56
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  12aa876683ff0e69
-#   text hash     86f4354b4964d6bc
+#   content hash  dc9460ac5121565d
+#   text hash     9d6d6b560e022313
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d7280c6be59d6020
-#   text hash     d955508582d43330
+#   content hash  41beb1631a504683
+#   text hash     49104b5e29c1138a
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -59,6 +59,9 @@ def _attention(
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=True, widest=(512, 512))
+    dtype = q.dtype
+    if q.is_cpu and dtype == torch.bfloat16 and arguments.interpreted():  # which multiplies no bfloat16
+        q, k, v = q.float(), k.float(), v.float()
     Hq = q.shape[-2]
     in_window = arguments.as_int("window", in_window, minimum=1, maximum=268435456)
     arguments.check_tensor("sinks", sinks, q, arguments.FLOATS, (Hq,))
@@ -68,6 +71,12 @@ def _attention(
         scale = arguments.as_float("scale", scale)
         # kernels take maxima before they scale: the sign goes to q
         q, scale = (-q, -scale) if scale < 0 else (q, scale)
+    if return_lse is not False:
+        arguments.as_bool("return_lse", return_lse)
+    if return_max_logit is not False:
+        arguments.as_bool("return_max_logit", return_max_logit)
+    if return_key_sums is not False:
+        arguments.as_bool("return_key_sums", return_key_sums)
     entries = None
     if not (k_lens is k_starts is q_start is None):
         entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=False)
@@ -80,6 +89,7 @@ def _attention(
         out, lse, *measured = statistics.attend(
             q, k, v, entries, sinks, in_window, scale, return_max_logit, return_key_sums
         )
-        return (out, *([launch.natural(lse)] if return_lse else []), *measured)
+        return (out if out.dtype == dtype else out.to(dtype), *([launch.natural(lse)] if return_lse else []), *measured)
     out, lse = launch.attend(q, k, v, entries, sinks, in_window, scale)
+    out = out if out.dtype == dtype else out.to(dtype)
     return (out, launch.natural(lse)) if return_lse else out

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d7280c6be59d6020
-#   text hash     451e9d7167019f1b
+#   content hash  41beb1631a504683
+#   text hash     45d215cabd04f24e
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d7280c6be59d6020
-#   text hash     7bc7b666e2d23e79
+#   content hash  41beb1631a504683
+#   text hash     caae2befe7b72e4c
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

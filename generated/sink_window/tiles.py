@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d7280c6be59d6020
-#   text hash     927533ec7363cdc1
+#   content hash  41beb1631a504683
+#   text hash     a6a6dbc17f19ac09
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

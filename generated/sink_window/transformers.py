@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d7280c6be59d6020
-#   text hash     38b94582ee1584ea
+#   content hash  41beb1631a504683
+#   text hash     0f30f0331f65038e
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

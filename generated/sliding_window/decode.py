@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  261dea4bd919d11f
-#   text hash     f1ae374f10d1bc7c
+#   content hash  36f45d187c7ad434
+#   text hash     67f9134eb2901f70
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -251,6 +251,7 @@ def check_shapes(
     """The most new tokens and the most keys of a sequence, once all is checked that shapes and types tell."""
     decode_arguments.as_split_size(split_size)
     decode_arguments.check_operands(q, k_cache, v_cache, grouped=True, widest=(512, 512))
+    arguments.check_multiplied("q", q)
     arguments.check_place("q", q)
     longest, max_seqlen_k = decode_arguments.bounds(
         q, k_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  261dea4bd919d11f
-#   text hash     23ca86e9080a601f
+#   content hash  36f45d187c7ad434
+#   text hash     e5e951ee9189b3be
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

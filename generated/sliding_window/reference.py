@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  261dea4bd919d11f
-#   text hash     819d3a68b8f6cec4
+#   content hash  36f45d187c7ad434
+#   text hash     fb90877d1d4f7bc1
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

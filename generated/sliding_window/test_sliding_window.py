@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  261dea4bd919d11f
-#   text hash     c01b1a748f56af71
+#   content hash  36f45d187c7ad434
+#   text hash     3f499a2d7a574c95
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

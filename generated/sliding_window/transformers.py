@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  261dea4bd919d11f
-#   text hash     093d9d172226cfa9
+#   content hash  36f45d187c7ad434
+#   text hash     d8aaef7db92665e8
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fc9553e25b5c6cd1
-#   text hash     1fb1c673cbd9df2b
+#   content hash  a129b0d1ee3af5e7
+#   text hash     44f1748cdf8e3500
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

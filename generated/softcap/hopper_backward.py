@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fc9553e25b5c6cd1
-#   text hash     ecf6b105c0f20eae
+#   content hash  a129b0d1ee3af5e7
+#   text hash     be94f1368ca00729
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

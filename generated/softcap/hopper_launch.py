@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fc9553e25b5c6cd1
-#   text hash     4d8370898f0b77d9
+#   content hash  a129b0d1ee3af5e7
+#   text hash     73c05ac92691e833
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fc9553e25b5c6cd1
-#   text hash     22448b6d2d26fdec
+#   content hash  a129b0d1ee3af5e7
+#   text hash     989aa5eef1c92b46
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

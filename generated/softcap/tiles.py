@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fc9553e25b5c6cd1
-#   text hash     5243efc9fc2fc51c
+#   content hash  a129b0d1ee3af5e7
+#   text hash     4d703290d77775b6
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5ae62bfe35e2e119
-#   text hash     ac4df6321c11845b
+#   content hash  e10c1ce19d147856
+#   text hash     26714fa0ca76c5d7
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

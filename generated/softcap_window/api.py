@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5ae62bfe35e2e119
-#   text hash     64d1ce2a5da4ece2
+#   content hash  e10c1ce19d147856
+#   text hash     81d348d723502a13
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -47,11 +47,16 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_window, scale, return_lse)
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=True, widest=(512, 512))
+    dtype = q.dtype
+    if q.is_cpu and dtype == torch.bfloat16 and arguments.interpreted():  # which multiplies no bfloat16
+        q, k, v = q.float(), k.float(), v.float()
     in_window = arguments.as_int("window", in_window, minimum=1, maximum=268435456)
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
     else:
         scale = arguments.as_float("scale", scale)
+    if return_lse is not False:
+        arguments.as_bool("return_lse", return_lse)
     entries = None
     if not (k_lens is k_starts is q_start is None):
         entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=False)
@@ -59,4 +64,5 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_window, scale, return_lse)
     from . import launch
 
     out, lse = launch.attend(q, k, v, entries, in_window, scale)
+    out = out if out.dtype == dtype else out.to(dtype)
     return (out, launch.natural(lse)) if return_lse else out

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5ae62bfe35e2e119
-#   text hash     e6f96d84240d024f
+#   content hash  e10c1ce19d147856
+#   text hash     4e6671408561848f
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

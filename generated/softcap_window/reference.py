@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5ae62bfe35e2e119
-#   text hash     d424d6035f8c5305
+#   content hash  e10c1ce19d147856
+#   text hash     ecc27e6202310b87
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5ae62bfe35e2e119
-#   text hash     3c5f9d64051b607b
+#   content hash  e10c1ce19d147856
+#   text hash     1b94cf7c19e4cf79
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5ae62bfe35e2e119
-#   text hash     aa035630cfb0a974
+#   content hash  e10c1ce19d147856
+#   text hash     8c3a1780bccd4bd3
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

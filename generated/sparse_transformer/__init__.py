@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1fc1a7c40a0efd57
-#   text hash     47001c9146ba1ab8
+#   content hash  e47fd6c097e3da3d
+#   text hash     c996e60c6a0d93e7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

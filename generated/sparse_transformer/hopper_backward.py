@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1fc1a7c40a0efd57
-#   text hash     60410099a2411c65
+#   content hash  e47fd6c097e3da3d
+#   text hash     15ba9da63388b133
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1fc1a7c40a0efd57
-#   text hash     7d0c062616558072
+#   content hash  e47fd6c097e3da3d
+#   text hash     f6deacc524a7c060
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1fc1a7c40a0efd57
-#   text hash     d63927326dc482fb
+#   content hash  e47fd6c097e3da3d
+#   text hash     895139a64da280cc
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1fc1a7c40a0efd57
-#   text hash     658d5988aadc689c
+#   content hash  e47fd6c097e3da3d
+#   text hash     4f76b5405f3d51ae
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

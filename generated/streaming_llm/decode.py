@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bfb1f97647557c0c
-#   text hash     b0fb7a5fbcec7338
+#   content hash  7f8c72e398742cce
+#   text hash     ece574d27a16a155
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -254,6 +254,7 @@ def check_shapes(
     """The most new tokens and the most keys of a sequence, once all is checked that shapes and types tell."""
     decode_arguments.as_split_size(split_size)
     decode_arguments.check_operands(q, k_cache, v_cache, grouped=True, widest=(512, 512))
+    arguments.check_multiplied("q", q)
     arguments.check_place("q", q)
     longest, max_seqlen_k = decode_arguments.bounds(
         q, k_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bfb1f97647557c0c
-#   text hash     d35df5e7055547eb
+#   content hash  7f8c72e398742cce
+#   text hash     e570fa3853bb4a6e
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bfb1f97647557c0c
-#   text hash     1a0807c4116d137e
+#   content hash  7f8c72e398742cce
+#   text hash     bd53bb698afdad0b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bfb1f97647557c0c
-#   text hash     d8685deae28387f6
+#   content hash  7f8c72e398742cce
+#   text hash     98cdf7122111d755
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bfb1f97647557c0c
-#   text hash     1ed9d74970f3bd7e
+#   content hash  7f8c72e398742cce
+#   text hash     8b2ba6e28fd5a885
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

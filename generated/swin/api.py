@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1b595fdb86055be3
-#   text hash     ce06341411c22a4e
+#   content hash  189fa67e9a595675
+#   text hash     5a3e6763c4dee57e
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -47,6 +47,9 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_offset_bias, scale, return
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=False, widest=(512, 512))
+    dtype = q.dtype
+    if q.is_cpu and dtype == torch.bfloat16 and arguments.interpreted():  # which multiplies no bfloat16
+        q, k, v = q.float(), k.float(), v.float()
     Hq = q.shape[-2]
     arguments.check_tensor(
         "offset_bias",
@@ -63,6 +66,8 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_offset_bias, scale, return
         scale = 1 / math.sqrt(q.shape[-1])
     else:
         scale = arguments.as_float("scale", scale)
+    if return_lse is not False:
+        arguments.as_bool("return_lse", return_lse)
     entries = None
     if not (k_lens is k_starts is q_start is None):
         entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=False)
@@ -70,4 +75,5 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_offset_bias, scale, return
     from . import launch
 
     out, lse = launch.attend(q, k, v, entries, in_offset_bias, scale)
+    out = out if out.dtype == dtype else out.to(dtype)
     return (out, launch.natural(lse)) if return_lse else out

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1b595fdb86055be3
-#   text hash     93ca3c16f8f9490f
+#   content hash  189fa67e9a595675
+#   text hash     85272b2c39eb1423
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1b595fdb86055be3
-#   text hash     c262b18fc5d5675c
+#   content hash  189fa67e9a595675
+#   text hash     bd222f606cb18434
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

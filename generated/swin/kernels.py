@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1b595fdb86055be3
-#   text hash     fbdb87a806fffa67
+#   content hash  189fa67e9a595675
+#   text hash     72b6e24454afd755
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1b595fdb86055be3
-#   text hash     60d6c956d5b52692
+#   content hash  189fa67e9a595675
+#   text hash     8349fefef144a249
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

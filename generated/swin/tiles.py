@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1b595fdb86055be3
-#   text hash     fed0fcaf3f89dc9a
+#   content hash  189fa67e9a595675
+#   text hash     6700450b068b82dd
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

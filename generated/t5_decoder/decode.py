@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  80fe65e01af14f4b
-#   text hash     9fcce1d1a3e3862e
+#   content hash  80dd601feaa816d8
+#   text hash     f9524ea34f1a5a22
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -312,6 +312,7 @@ def check_shapes(
     """The most new tokens and the most keys of a sequence, once all is checked that shapes and types tell."""
     decode_arguments.as_split_size(split_size)
     decode_arguments.check_operands(q, k_cache, v_cache, grouped=False, widest=(512, 512))
+    arguments.check_multiplied("q", q)
     arguments.check_place("q", q)
     longest, max_seqlen_k = decode_arguments.bounds(
         q, k_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k

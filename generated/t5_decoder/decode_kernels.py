@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  80fe65e01af14f4b
-#   text hash     46a711c3617af6fc
+#   content hash  80dd601feaa816d8
+#   text hash     0eedb898ff043a88
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

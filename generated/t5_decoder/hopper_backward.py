@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  80fe65e01af14f4b
-#   text hash     e466aa78ad56c102
+#   content hash  80dd601feaa816d8
+#   text hash     f661ce36f7c8a903
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

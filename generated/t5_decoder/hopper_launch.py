@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  80fe65e01af14f4b
-#   text hash     6372c77a1b934c9a
+#   content hash  80dd601feaa816d8
+#   text hash     61a7290fb3fc97fc
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

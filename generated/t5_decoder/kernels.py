@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  80fe65e01af14f4b
-#   text hash     e38137ed176c99c2
+#   content hash  80dd601feaa816d8
+#   text hash     3463ccc396c0e677
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

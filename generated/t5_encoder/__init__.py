@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b339061ad8914029
-#   text hash     777d456c72c3d1c5
+#   content hash  69e881832d1b52dc
+#   text hash     e1655c6ed2b42b72
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b339061ad8914029
-#   text hash     64bd964b04b4d3c2
+#   content hash  69e881832d1b52dc
+#   text hash     683c99b33d170884
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

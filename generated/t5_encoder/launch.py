@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b339061ad8914029
-#   text hash     27cbad859a66849a
+#   content hash  69e881832d1b52dc
+#   text hash     647a4e5b74dd4c92
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

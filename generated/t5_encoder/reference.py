@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b339061ad8914029
-#   text hash     c1210e8e7fe767f3
+#   content hash  69e881832d1b52dc
+#   text hash     006c233bb4790690
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  70dcc5d9df81924b
-#   text hash     d364ba2f065bb2a9
+#   content hash  e7c5c84b3322e6db
+#   text hash     cebf0ab250724f3f
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -54,6 +54,9 @@ def _attention(q, k, v, k_lens, k_starts, q_start, cos, sin, positions, in_image
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=True, widest=(512, 512))
+    dtype = q.dtype
+    if q.is_cpu and dtype == torch.bfloat16 and arguments.interpreted():  # which multiplies no bfloat16
+        q, k, v = q.float(), k.float(), v.float()
     B = q.shape[0]
     Tq = q.shape[1]
     Tk = k.shape[1]
@@ -75,6 +78,8 @@ def _attention(q, k, v, k_lens, k_starts, q_start, cos, sin, positions, in_image
         scale = arguments.as_float("scale", scale)
         # kernels take maxima before they scale: the sign goes to q
         q, scale = (-q, -scale) if scale < 0 else (q, scale)
+    if return_lse is not False:
+        arguments.as_bool("return_lse", return_lse)
     entries = None
     if not (k_lens is k_starts is q_start is None):
         entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=True)
@@ -82,4 +87,5 @@ def _attention(q, k, v, k_lens, k_starts, q_start, cos, sin, positions, in_image
     from . import launch
 
     out, lse = launch.attend(q, k, v, entries, cos, sin, positions, in_image, scale)
+    out = out if out.dtype == dtype else out.to(dtype)
     return (out, launch.natural(lse)) if return_lse else out

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  70dcc5d9df81924b
-#   text hash     a4df237fa7b306e5
+#   content hash  e7c5c84b3322e6db
+#   text hash     e7bd946cab497700
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  70dcc5d9df81924b
-#   text hash     652558304b97bf4d
+#   content hash  e7c5c84b3322e6db
+#   text hash     709863ed4eda75c3
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

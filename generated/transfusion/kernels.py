@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  70dcc5d9df81924b
-#   text hash     08ae4d84f6942208
+#   content hash  e7c5c84b3322e6db
+#   text hash     dc24179300e73c0d
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  70dcc5d9df81924b
-#   text hash     161a26bc0e139f72
+#   content hash  e7c5c84b3322e6db
+#   text hash     c18c92f598295f9d
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5fc47970f316ab25
-#   text hash     3d86e9f262119f2e
+#   content hash  38eaba206e669d59
+#   text hash     69a10e152cfe39bb
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

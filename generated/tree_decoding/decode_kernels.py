@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5fc47970f316ab25
-#   text hash     1507e7339b635f8c
+#   content hash  38eaba206e669d59
+#   text hash     7a69d9c6b20cd6c4
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

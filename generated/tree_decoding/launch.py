@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5fc47970f316ab25
-#   text hash     a5b9a6ad29a53b8b
+#   content hash  38eaba206e669d59
+#   text hash     309f03945f1f0610
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

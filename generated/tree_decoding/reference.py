@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5fc47970f316ab25
-#   text hash     00797a6c847f374e
+#   content hash  38eaba206e669d59
+#   text hash     c8f06b94f4ea6c04
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -514,6 +514,9 @@ CHUNKS = {"local_size": 4, "config": SimpleNamespace(attention_chunk_size=4)}
             "packed_causal: blocks see later keys, which the spec hides",
         ),
         ("packed_causal", ALL, "packed_causal: the model asks for"),
+        # such a model calls attention with another mask than it asked for, or fails before it
+        ("causal", {"allow_is_causal_skip": False}, "causal: the model reads a mask of all pairs itself"),
+        ("packed_causal", {"allow_is_causal_skip": False}, "packed_causal: the model reads a mask of all pairs itself"),
     ],
 )
 def test_a_mask_that_the_spec_does_not_have_is_refused(
@@ -521,6 +524,39 @@ def test_a_mask_that_the_spec_does_not_have_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=told):
         module(name).mask(**(BATCH | given))
+
+
+BLOOM: dict[str, Any] = {"vocab_size": 40, "hidden_size": 16, "n_layer": 1, "n_head": 4}
+MASKED_BY_THEMSELVES = {
+    "bloom": Family("BloomForCausalLM", "causal", tiny=BLOOM),
+    # vision layers ask for attention by name, those of text do not
+    "git": Family(
+        "GitForCausalLM",
+        "causal",
+        {"num_attention_heads": 4, "vision_config": {"image_size": 8, "patch_size": 4, "num_hidden_layers": 1}},
+    ),
+}
+
+
+@pytest.mark.parametrize("side", ["left", "nothing"])
+@pytest.mark.parametrize("name", MASKED_BY_THEMSELVES)
+def test_layers_that_ask_for_no_attention_by_name_are_refused(
+    name: str, side: str, module: Callable[..., ModuleType]
+) -> None:
+    """They would see later keys and padding: None is no mask to them, numbers of entries are added to scores."""
+    (ids, held), model = padded(side), MASKED_BY_THEMSELVES[name].made()
+    model.config._attn_implementation = module("causal").register()  # as `from_pretrained` leaves it
+    with pytest.raises(ValueError, match=f"causal: layers of {name} make attention themselves"):
+        model(ids, attention_mask=held, use_cache=False)
+
+
+@pytest.mark.parametrize("name", ["bloom", "git"])
+def test_a_compiler_finds_out_which_layers_ask_for_attention(name: str, module: Callable[..., ModuleType]) -> None:
+    model, (ids, _) = MASKED_BY_THEMSELVES[name].made(), padded("nothing")
+    model.config._attn_implementation = module("causal").register()
+    torch.compiler.reset()
+    with pytest.raises(Exception, match=f"layers of {name} make attention themselves"):
+        torch.compile(model, backend="eager")(ids, use_cache=False)
 
 
 def test_one_token_waits_for_nothing(module: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:

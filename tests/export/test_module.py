@@ -358,6 +358,17 @@ def test_tables_stay_exact_whatever_the_module_becomes(package: Callable[..., Mo
         assert (layer.sin.cpu() - expected.cpu().sin()).abs().max() < 1e-6
 
 
+def test_a_layer_without_memory_takes_a_state_as_it_is(package: Callable[..., ModuleType]) -> None:
+    """As checkpoints are loaded without a copy: tables, which are in none, are made where the weights are."""
+    layer, x = made(CASES["rotated, with all that there is"], package), torch.randn(B, T, HIDDEN)
+    with torch.device("meta"):
+        given = WHOLE | {"num_kv_heads": layer.num_kv_heads, "head_dim": D, "rope_theta": 500.0}
+        other = package("gpt_oss", "").Attention(HIDDEN, HEADS, **given)
+    other.load_state_dict(layer.state_dict(), assign=True)
+    assert torch.equal(other(x), layer(x))
+    assert other.cos.device == x.device
+
+
 @pytest.mark.parametrize("positions", [4, T])
 def test_a_layer_trains_after_its_tables_were_made_in_inference_mode(
     positions: int, package: Callable[..., ModuleType]

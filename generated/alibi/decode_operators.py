@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c7cab4e9da866082
-#   text hash     55b512c5cb88552b
+#   content hash  d19848966c6109c1
+#   text hash     b672916876678f0b
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c7cab4e9da866082
-#   text hash     958e4c7eb895ff4c
+#   content hash  d19848966c6109c1
+#   text hash     8eafa9b40683198e
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

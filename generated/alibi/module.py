@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c7cab4e9da866082
-#   text hash     70a4ef71d3bdb608
+#   content hash  d19848966c6109c1
+#   text hash     b7bfe29f5c5c22fe
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c7cab4e9da866082
-#   text hash     7231d88dabe88275
+#   content hash  d19848966c6109c1
+#   text hash     ab414a2b0a0e6ded
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c7cab4e9da866082
-#   text hash     b3aacdf4a5e23744
+#   content hash  d19848966c6109c1
+#   text hash     4f1ad1ed581203f9
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

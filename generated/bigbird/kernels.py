@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9c33e31da4936299
-#   text hash     d45f5198a02f2e35
+#   content hash  c948cf62ab304a90
+#   text hash     d2dd2769c0a3194b
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9c33e31da4936299
-#   text hash     f96a35dcddcbdb14
+#   content hash  c948cf62ab304a90
+#   text hash     79e19c738bc4eeda
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

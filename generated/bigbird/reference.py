@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9c33e31da4936299
-#   text hash     64bf0eef2407b8c6
+#   content hash  c948cf62ab304a90
+#   text hash     e7c889bcbfa8889d
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9c33e31da4936299
-#   text hash     8f41dcd2e7137851
+#   content hash  c948cf62ab304a90
+#   text hash     b838118d8d695500
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

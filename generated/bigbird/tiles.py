@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9c33e31da4936299
-#   text hash     86d051ce6322626d
+#   content hash  c948cf62ab304a90
+#   text hash     8394017e21b97d2b
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1f9edd131cb5093d
-#   text hash     9085d711fcc1a897
+#   content hash  d18bc8149e795034
+#   text hash     fc6b3b09f26f44dc
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1f9edd131cb5093d
-#   text hash     d44017665f4909ea
+#   content hash  d18bc8149e795034
+#   text hash     c155c8bb04f3db40
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1f9edd131cb5093d
-#   text hash     0ecd9fbd4b3da64e
+#   content hash  d18bc8149e795034
+#   text hash     aed897e5a5e1df99
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1f9edd131cb5093d
-#   text hash     29a93e8bed27811d
+#   content hash  d18bc8149e795034
+#   text hash     e231d8c8e2660065
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

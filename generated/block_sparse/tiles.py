@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1f9edd131cb5093d
-#   text hash     50379574c76aa132
+#   content hash  d18bc8149e795034
+#   text hash     3d8849b2293ce7cc
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

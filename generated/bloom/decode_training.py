@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1631dd24534dacc0
-#   text hash     565991e614cb955b
+#   content hash  c56d65672fa5c7c5
+#   text hash     19c27697cbadad4e
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1631dd24534dacc0
-#   text hash     500bc95369a9eac3
+#   content hash  c56d65672fa5c7c5
+#   text hash     fdc678cb3aa9e6fc
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1631dd24534dacc0
-#   text hash     4de702eb7152c624
+#   content hash  c56d65672fa5c7c5
+#   text hash     d8c4f3b6c77ab2d1
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

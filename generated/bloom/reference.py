@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1631dd24534dacc0
-#   text hash     6f308b16a2703838
+#   content hash  c56d65672fa5c7c5
+#   text hash     96f07ab20a0594ab
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

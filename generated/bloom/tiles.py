@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1631dd24534dacc0
-#   text hash     46508c0105008382
+#   content hash  c56d65672fa5c7c5
+#   text hash     9888cffebe82d174
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a25371842f8b7f8b
-#   text hash     8488c65ace932057
+#   content hash  8855f4f887082850
+#   text hash     07cab54ac650dfe3
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

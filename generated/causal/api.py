@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a25371842f8b7f8b
-#   text hash     4fc7d64b80cb888f
+#   content hash  8855f4f887082850
+#   text hash     64d373d12e1facc4
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a25371842f8b7f8b
-#   text hash     516e01118fceb9de
+#   content hash  8855f4f887082850
+#   text hash     dea7677002aa2594
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a25371842f8b7f8b
-#   text hash     5ec1e2051aa33382
+#   content hash  8855f4f887082850
+#   text hash     7e9cb6209f838522
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a25371842f8b7f8b
-#   text hash     c0e6e05e044d44ac
+#   content hash  8855f4f887082850
+#   text hash     e9eebe2d5cf99d5e
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a25371842f8b7f8b
-#   text hash     bb4111c9c60aa407
+#   content hash  8855f4f887082850
+#   text hash     25c3acb8ebab172e
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

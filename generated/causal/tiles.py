@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a25371842f8b7f8b
-#   text hash     d909bf48730f6b35
+#   content hash  8855f4f887082850
+#   text hash     9bff8a9c2f256fec
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

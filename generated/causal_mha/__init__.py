@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e455ac14af49b2e3
-#   text hash     57f30dcaadd961dc
+#   content hash  4b410428267a6c7d
+#   text hash     b56a47b57163845b
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

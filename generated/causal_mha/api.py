@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e455ac14af49b2e3
-#   text hash     1a9ff68a6d33abcc
+#   content hash  4b410428267a6c7d
+#   text hash     533e2eeb975d8420
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e455ac14af49b2e3
-#   text hash     9daf6e608df2c68f
+#   content hash  4b410428267a6c7d
+#   text hash     b29648fa52caa323
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e455ac14af49b2e3
-#   text hash     2345d3ec1e9406bd
+#   content hash  4b410428267a6c7d
+#   text hash     e24a58631260ac8f
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e455ac14af49b2e3
-#   text hash     092ea1d5a7136429
+#   content hash  4b410428267a6c7d
+#   text hash     edc1c6579f4b26aa
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

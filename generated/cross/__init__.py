@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  309f97abe6416875
-#   text hash     32afc385d7506c3a
+#   content hash  204288ee598be5c0
+#   text hash     63077b46be08a9d6
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

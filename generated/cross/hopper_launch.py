@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  309f97abe6416875
-#   text hash     c94f97e84e01ebdc
+#   content hash  204288ee598be5c0
+#   text hash     d8ae8d8356a2451c
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

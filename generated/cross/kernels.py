@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  309f97abe6416875
-#   text hash     a5d5c6006056be63
+#   content hash  204288ee598be5c0
+#   text hash     8e10f85cd00de25a
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  309f97abe6416875
-#   text hash     c356ce4372612462
+#   content hash  204288ee598be5c0
+#   text hash     bc2decbc19f83c30
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

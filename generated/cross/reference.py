@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  309f97abe6416875
-#   text hash     9c90ca0d7a17b15b
+#   content hash  204288ee598be5c0
+#   text hash     ee24e9fa61fd7264
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

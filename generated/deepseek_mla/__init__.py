@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  97fe4b5999ae483a
-#   text hash     e040ca2544f56cb6
+#   content hash  137bc40a7734f104
+#   text hash     db2b28ce6d80dad4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

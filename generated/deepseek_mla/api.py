@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  97fe4b5999ae483a
-#   text hash     e5f8dd69f7b32856
+#   content hash  137bc40a7734f104
+#   text hash     15050616305c3b7c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  97fe4b5999ae483a
-#   text hash     0a9bfc3e968b7cc4
+#   content hash  137bc40a7734f104
+#   text hash     ec00b1e3092923d1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

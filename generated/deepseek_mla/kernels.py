@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  97fe4b5999ae483a
-#   text hash     6bed3ba3bf567b84
+#   content hash  137bc40a7734f104
+#   text hash     b56934cee248730d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

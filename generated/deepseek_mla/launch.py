@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  97fe4b5999ae483a
-#   text hash     7577b70d134c1544
+#   content hash  137bc40a7734f104
+#   text hash     716ecb9453602ddf
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

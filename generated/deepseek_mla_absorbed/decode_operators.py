@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8dec75872b8de877
-#   text hash     8906f6a86415dc3a
+#   content hash  b3d1508446017bcc
+#   text hash     5b8f630fb1bdb713
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8dec75872b8de877
-#   text hash     55ccc1c7e8333319
+#   content hash  b3d1508446017bcc
+#   text hash     a50ec8b67ac506d9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b0c27d8f22a7bda5
-#   text hash     0f1ca6591d143006
+#   content hash  55482b4403a50a3c
+#   text hash     240c1d641851ae68
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

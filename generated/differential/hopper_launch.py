@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b0c27d8f22a7bda5
-#   text hash     b108317dd77e24a5
+#   content hash  55482b4403a50a3c
+#   text hash     ffb95c14831e5b5a
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

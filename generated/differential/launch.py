@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b0c27d8f22a7bda5
-#   text hash     5621ed8e5f1f175e
+#   content hash  55482b4403a50a3c
+#   text hash     b4412af347a32173
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b0c27d8f22a7bda5
-#   text hash     e8fb54961ba44411
+#   content hash  55482b4403a50a3c
+#   text hash     ca755368e9eb7dde
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

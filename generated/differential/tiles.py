@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b0c27d8f22a7bda5
-#   text hash     d2815308944a22bc
+#   content hash  55482b4403a50a3c
+#   text hash     4358dcadd8949fd4
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3adb2b5941fa6154
-#   text hash     0f97dcc13f5f0971
+#   content hash  73766ca1721b0da8
+#   text hash     475024699fcd3f3a
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

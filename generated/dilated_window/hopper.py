@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3adb2b5941fa6154
-#   text hash     e9a6e28340bec606
+#   content hash  73766ca1721b0da8
+#   text hash     db335ac9da6d807d
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3adb2b5941fa6154
-#   text hash     59cb245232d18623
+#   content hash  73766ca1721b0da8
+#   text hash     bf2000488bcfcb26
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

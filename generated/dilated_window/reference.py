@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3adb2b5941fa6154
-#   text hash     3c720bdc1b434a63
+#   content hash  73766ca1721b0da8
+#   text hash     ef913cebb75acea8
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3adb2b5941fa6154
-#   text hash     bedf51cfd130de42
+#   content hash  73766ca1721b0da8
+#   text hash     046b379ab2c478fb
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e4c655353e7bd102
-#   text hash     2827ab2a911707d1
+#   content hash  a0e4b6ab290cad60
+#   text hash     a29e7e52dcceb94a
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

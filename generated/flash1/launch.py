@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e4c655353e7bd102
-#   text hash     e5d4df5a1637abb3
+#   content hash  a0e4b6ab290cad60
+#   text hash     14ed65961f29ad04
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e4c655353e7bd102
-#   text hash     cc01d38077f15c14
+#   content hash  a0e4b6ab290cad60
+#   text hash     aa9cbb98be0f9866
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

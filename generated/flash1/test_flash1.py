@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e4c655353e7bd102
-#   text hash     dd7042479e6030d8
+#   content hash  a0e4b6ab290cad60
+#   text hash     61854b2f072315af
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e4c655353e7bd102
-#   text hash     47f971ad31a0b288
+#   content hash  a0e4b6ab290cad60
+#   text hash     50e1e3acf5680a27
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

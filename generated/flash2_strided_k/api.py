@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  423d78bf02f30c63
-#   text hash     258d79bacfab53ef
+#   content hash  b3f177bd9db1d50d
+#   text hash     26b95c67c0b58a53
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

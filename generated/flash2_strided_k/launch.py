@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  423d78bf02f30c63
-#   text hash     dd876d8690497fb1
+#   content hash  b3f177bd9db1d50d
+#   text hash     3f664f03624ed25e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

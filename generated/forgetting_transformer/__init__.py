@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  350b5e544f799375
-#   text hash     3014588134eb37b8
+#   content hash  cc3d9611221edc43
+#   text hash     50a277d2f3d56c57
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  350b5e544f799375
-#   text hash     94988a9d525b9aa8
+#   content hash  cc3d9611221edc43
+#   text hash     7f0a28e4e9cfb203
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

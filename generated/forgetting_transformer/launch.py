@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  350b5e544f799375
-#   text hash     20b2fc6d947324f5
+#   content hash  cc3d9611221edc43
+#   text hash     c318158cc7ad7bec
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  350b5e544f799375
-#   text hash     836ddeee88b6406b
+#   content hash  cc3d9611221edc43
+#   text hash     f5f619944432f8e2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

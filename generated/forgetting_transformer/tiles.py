@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  350b5e544f799375
-#   text hash     0d6c1d25c141b60e
+#   content hash  cc3d9611221edc43
+#   text hash     20849b2b7c762646
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

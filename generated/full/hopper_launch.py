@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6a6539430d1e521b
-#   text hash     a2d2dff86ca5d442
+#   content hash  bb383df82df475e2
+#   text hash     abdd7da6747fda9f
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

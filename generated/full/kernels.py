@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6a6539430d1e521b
-#   text hash     61556ace3cbe669b
+#   content hash  bb383df82df475e2
+#   text hash     7d8178e2d852ec01
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6a6539430d1e521b
-#   text hash     fd0f5fb3837bdd30
+#   content hash  bb383df82df475e2
+#   text hash     ae388d1133e8d703
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6a6539430d1e521b
-#   text hash     b5ae543780cc98b6
+#   content hash  bb383df82df475e2
+#   text hash     036439731de4844b
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6a6539430d1e521b
-#   text hash     fe1027ed36c90b16
+#   content hash  bb383df82df475e2
+#   text hash     cc6543aef126d519
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

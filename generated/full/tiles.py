@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6a6539430d1e521b
-#   text hash     4b397b5cceec07b5
+#   content hash  bb383df82df475e2
+#   text hash     32a3d9877a945c65
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1999c98ca6d68501
-#   text hash     d2dea261593ec954
+#   content hash  1d854d44dbbab20d
+#   text hash     be18f3f05c4cc161
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

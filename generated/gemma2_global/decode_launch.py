@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1999c98ca6d68501
-#   text hash     8fb9e9f1e8d6df0b
+#   content hash  1d854d44dbbab20d
+#   text hash     c4496e0a614e13f1
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1999c98ca6d68501
-#   text hash     424b4de6165d3445
+#   content hash  1d854d44dbbab20d
+#   text hash     ee74fda1f9afb9be
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1999c98ca6d68501
-#   text hash     49c0857600a86ea0
+#   content hash  1d854d44dbbab20d
+#   text hash     14baa321dbb1298f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1999c98ca6d68501
-#   text hash     35b2e147d4399511
+#   content hash  1d854d44dbbab20d
+#   text hash     b77ef8af8d2ad5c6
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

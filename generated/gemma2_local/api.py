@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bf252d3e861a911b
-#   text hash     809b6c2749dc6181
+#   content hash  64763f224975b2d7
+#   text hash     7c803d782ecdc43b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bf252d3e861a911b
-#   text hash     d01f589ec6620983
+#   content hash  64763f224975b2d7
+#   text hash     0a56bc349e7e8b71
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bf252d3e861a911b
-#   text hash     5df43ca955bab913
+#   content hash  64763f224975b2d7
+#   text hash     9f4fd85d5f3d4f66
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

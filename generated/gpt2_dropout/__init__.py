@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  240fea7c37b5d3a7
-#   text hash     b3d46e1a685ddca6
+#   content hash  fd4f615264f4e079
+#   text hash     1a093e684ed019ba
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

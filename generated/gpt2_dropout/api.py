@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  240fea7c37b5d3a7
-#   text hash     8bdea4bbcfcd68bc
+#   content hash  fd4f615264f4e079
+#   text hash     baadad6061493d7c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

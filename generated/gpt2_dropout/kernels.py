@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  240fea7c37b5d3a7
-#   text hash     2724cc77e5985f16
+#   content hash  fd4f615264f4e079
+#   text hash     6abf43123ee58cfc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

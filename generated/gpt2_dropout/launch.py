@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  240fea7c37b5d3a7
-#   text hash     c117e53ed6d22d5d
+#   content hash  fd4f615264f4e079
+#   text hash     128562b54a5ddba5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

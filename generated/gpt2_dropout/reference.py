@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  240fea7c37b5d3a7
-#   text hash     68cdf5d1af8b4af9
+#   content hash  fd4f615264f4e079
+#   text hash     468c2f6ef53fcb24
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

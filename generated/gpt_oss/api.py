@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  35c961acb3833b5b
-#   text hash     cbe1f7ac8cffa2a5
+#   content hash  9f600b73e4f361e9
+#   text hash     31b303fb6c795794
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

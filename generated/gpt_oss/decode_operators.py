@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  35c961acb3833b5b
-#   text hash     4c417040481ce572
+#   content hash  9f600b73e4f361e9
+#   text hash     15d949851ae421f2
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

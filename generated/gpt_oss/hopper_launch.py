@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  35c961acb3833b5b
-#   text hash     9c81bdaff84b314b
+#   content hash  9f600b73e4f361e9
+#   text hash     12a9d7949ddfe221
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

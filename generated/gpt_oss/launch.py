@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  35c961acb3833b5b
-#   text hash     63f6ef4b39ab46dc
+#   content hash  9f600b73e4f361e9
+#   text hash     974f0822f79fe12e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

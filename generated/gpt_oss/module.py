@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  35c961acb3833b5b
-#   text hash     f884d67e54414d39
+#   content hash  9f600b73e4f361e9
+#   text hash     58ce3cf0bbecd417
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -129,6 +129,8 @@ class Attention(torch.nn.Module):
         """The layer's own tables, with angles of at least so many positions."""
         if self.cos.shape[0] < count:
             self._make_tables(max(count, 2 * self.cos.shape[0]))
+        elif self.cos.device != self.q_proj.weight.device:  # a state was assigned to a layer without memory
+            self._make_tables(self.cos.shape[0])
         return self.cos, self.sin
 
     def _make_tables(self, count):

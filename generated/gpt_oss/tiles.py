@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  35c961acb3833b5b
-#   text hash     3d2c41f660c23e71
+#   content hash  9f600b73e4f361e9
+#   text hash     62365c398b8db8ee
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8f87af32f0505a3d
-#   text hash     70eb31e7a2b7f74b
+#   content hash  6fe3dc0e6da9f5a3
+#   text hash     3ef49d73d81c3be1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8f87af32f0505a3d
-#   text hash     ddee7737134d171a
+#   content hash  6fe3dc0e6da9f5a3
+#   text hash     bcb30be595a0759c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8f87af32f0505a3d
-#   text hash     2fd42c69405c9a3c
+#   content hash  6fe3dc0e6da9f5a3
+#   text hash     6dcb63b6a78e7979
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

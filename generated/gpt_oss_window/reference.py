@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8f87af32f0505a3d
-#   text hash     f0a8e853ee4f52e5
+#   content hash  6fe3dc0e6da9f5a3
+#   text hash     6a313fa214956970
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

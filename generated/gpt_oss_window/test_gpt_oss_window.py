@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8f87af32f0505a3d
-#   text hash     784083ca7979e0ed
+#   content hash  6fe3dc0e6da9f5a3
+#   text hash     2e2fe37c639f201b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  12ae7b3ba8ca9ca8
-#   text hash     436bf7a1d1f53483
+#   content hash  e36d80ec05aca207
+#   text hash     d39aa3d6ec8c9167
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

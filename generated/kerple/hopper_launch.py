@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  12ae7b3ba8ca9ca8
-#   text hash     542f1bc42d511157
+#   content hash  e36d80ec05aca207
+#   text hash     31137033c99928e8
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

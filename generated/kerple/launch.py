@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  12ae7b3ba8ca9ca8
-#   text hash     acca0842e746ea42
+#   content hash  e36d80ec05aca207
+#   text hash     656d2e61115e7c79
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

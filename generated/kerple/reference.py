@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  12ae7b3ba8ca9ca8
-#   text hash     f48f646924b2bc8a
+#   content hash  e36d80ec05aca207
+#   text hash     bf3ededaa7f392d9
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  12ae7b3ba8ca9ca8
-#   text hash     c84388f3e22573d5
+#   content hash  e36d80ec05aca207
+#   text hash     f36c096cdbea2b00
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

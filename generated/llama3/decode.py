@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b0387d6e634bad51
-#   text hash     4bbbd307f90f036c
+#   content hash  f7f71277fb1e492a
+#   text hash     247871f508b6210f
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b0387d6e634bad51
-#   text hash     3b399ac1bb904e4a
+#   content hash  f7f71277fb1e492a
+#   text hash     a1834034406828da
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b0387d6e634bad51
-#   text hash     418bf1d2a7907aed
+#   content hash  f7f71277fb1e492a
+#   text hash     9965ffdbf1889ea9
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -67,6 +67,9 @@ Symbols
     kv_ready                  for each stage of these a barrier that keys and values have come
     kv_free                   for each a barrier that both workers are done with them
     k_tiles                   the keys of each worker
+    left, right               the halves of 64 columns of a worker's values: the first in registers, the second in
+                              shared memory
+    zeros                     what the products for scores and dP begin with
     free                      for each stage of the buffers a barrier that workers are done with it
     factors                   ds as workers exchange it, [BLOCK_M, 64] by stage and worker
     factors_ready             for each of these stages a barrier that both workers have stored theirs
@@ -128,12 +131,12 @@ def by_threads(x):
 
 
 @gluon.jit
-def held(rows, SCORES: gl.constexpr):
+def held(v_tile, SCORES: gl.constexpr):
     """A tile of values; one of 128 columns as its halves, the first in registers: reading shared memory binds a step there."""
-    if rows.shape[1] == 128:
-        return rows.slice(0, 64, 1).load(gl.DotOperandLayout(0, SCORES, 2)), rows.slice(64, 64, 1)
+    if v_tile.shape[1] == 128:
+        return v_tile.slice(0, 64, 1).load(gl.DotOperandLayout(0, SCORES, 2)), v_tile.slice(64, 64, 1)
     else:
-        return rows
+        return v_tile
 
 
 @gluon.jit

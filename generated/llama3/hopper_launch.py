@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b0387d6e634bad51
-#   text hash     9f76fe2b1ba9a5fa
+#   content hash  f7f71277fb1e492a
+#   text hash     a77e0303c165167c
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

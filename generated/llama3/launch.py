@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b0387d6e634bad51
-#   text hash     4fa7709fb3f55ea2
+#   content hash  f7f71277fb1e492a
+#   text hash     b13b136dac5c9efe
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

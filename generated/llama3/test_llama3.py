@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b0387d6e634bad51
-#   text hash     23664aa6f7db14f2
+#   content hash  f7f71277fb1e492a
+#   text hash     6bd5dca454eceba4
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a0ff4cb5fce28ef9
-#   text hash     fbbcf39c5ca78506
+#   content hash  a62f9577e724799d
+#   text hash     b2f0ee7208cc9a61
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a0ff4cb5fce28ef9
-#   text hash     a18c37dfa0c8fc0e
+#   content hash  a62f9577e724799d
+#   text hash     5d71402d1b80e2aa
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a0ff4cb5fce28ef9
-#   text hash     196932410d9492ca
+#   content hash  a62f9577e724799d
+#   text hash     16af4a68465c6450
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

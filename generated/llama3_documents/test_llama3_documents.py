@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a0ff4cb5fce28ef9
-#   text hash     ed99e07a4346a213
+#   content hash  a62f9577e724799d
+#   text hash     e3a06e6306e469b9
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a0ff4cb5fce28ef9
-#   text hash     8dab4dceaa142c23
+#   content hash  a62f9577e724799d
+#   text hash     013fc3c20373dc95
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

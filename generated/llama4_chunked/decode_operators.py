@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8f5f5c8909ba928a
-#   text hash     643caecacae16906
+#   content hash  9f000b49aee1be0a
+#   text hash     927cb0b5c16cbd72
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

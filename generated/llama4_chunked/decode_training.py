@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8f5f5c8909ba928a
-#   text hash     695990028c9b8ea5
+#   content hash  9f000b49aee1be0a
+#   text hash     a5b3596b49533e93
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8f5f5c8909ba928a
-#   text hash     2c9eb1dd77e87a9d
+#   content hash  9f000b49aee1be0a
+#   text hash     9a25b62c9cd12ee3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8f5f5c8909ba928a
-#   text hash     280f88b9cb9c34e3
+#   content hash  9f000b49aee1be0a
+#   text hash     625614c452e8096e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

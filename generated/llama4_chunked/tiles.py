@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8f5f5c8909ba928a
-#   text hash     581c14d6ad814d5e
+#   content hash  9f000b49aee1be0a
+#   text hash     f2dcc2412ef86a21
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  173c0ea0887838ce
-#   text hash     7767e92fd112c1ac
+#   content hash  4780868b62015681
+#   text hash     eb60bec639ec2d3e
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  173c0ea0887838ce
-#   text hash     bba4c3f0a99e0535
+#   content hash  4780868b62015681
+#   text hash     03eb7c804ce22b9b
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  173c0ea0887838ce
-#   text hash     02b90a5795144ce2
+#   content hash  4780868b62015681
+#   text hash     b89bccbf8a9a31aa
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  173c0ea0887838ce
-#   text hash     a6288641129afc4d
+#   content hash  4780868b62015681
+#   text hash     8dfd074ca7e2710f
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

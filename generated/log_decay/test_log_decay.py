@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  173c0ea0887838ce
-#   text hash     2a2525ea50bcb2e9
+#   content hash  4780868b62015681
+#   text hash     fb250973eb4b3c5d
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  693bfe494f9e5823
-#   text hash     e8e2c0770058d711
+#   content hash  aa9a7b05cec22167
+#   text hash     82ffc504a24e8514
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  693bfe494f9e5823
-#   text hash     ff953a63bc9d4be0
+#   content hash  aa9a7b05cec22167
+#   text hash     f9fad776e7377f64
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  693bfe494f9e5823
-#   text hash     1c86dd87eaf1399c
+#   content hash  aa9a7b05cec22167
+#   text hash     d9faa97226d58634
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

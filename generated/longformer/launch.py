@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  693bfe494f9e5823
-#   text hash     29c3c1b0b9a44bb1
+#   content hash  aa9a7b05cec22167
+#   text hash     32b2b65fd36b2ad8
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  693bfe494f9e5823
-#   text hash     ace81dbc83896c86
+#   content hash  aa9a7b05cec22167
+#   text hash     88ec8b2b6e3571f6
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

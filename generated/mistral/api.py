@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  785cc263eb2a093c
-#   text hash     6e1b0bda4b8ad4f6
+#   content hash  480c468a57f9c8c4
+#   text hash     349920b423025408
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  785cc263eb2a093c
-#   text hash     3795c24a96c0d3e9
+#   content hash  480c468a57f9c8c4
+#   text hash     5f7b9addc6d67017
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

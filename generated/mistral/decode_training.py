@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  785cc263eb2a093c
-#   text hash     9db5e16829661403
+#   content hash  480c468a57f9c8c4
+#   text hash     65bea657338a6853
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  785cc263eb2a093c
-#   text hash     20c52b51cb7996f5
+#   content hash  480c468a57f9c8c4
+#   text hash     a90b66b72ef39851
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -127,6 +127,8 @@ class Attention(torch.nn.Module):
         """The layer's own tables, with angles of at least so many positions."""
         if self.cos.shape[0] < count:
             self._make_tables(max(count, 2 * self.cos.shape[0]))
+        elif self.cos.device != self.q_proj.weight.device:  # a state was assigned to a layer without memory
+            self._make_tables(self.cos.shape[0])
         return self.cos, self.sin
 
     def _make_tables(self, count):

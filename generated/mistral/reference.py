@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  785cc263eb2a093c
-#   text hash     2f9f76f15f5c1038
+#   content hash  480c468a57f9c8c4
+#   text hash     5d89d0a21b1779a9
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  785cc263eb2a093c
-#   text hash     b3a4341b22d8d55c
+#   content hash  480c468a57f9c8c4
+#   text hash     522cdc2d99a745ae
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3db980e10b90c475
-#   text hash     c67f492a2ed94f82
+#   content hash  71c91602f3b34116
+#   text hash     41a2e0f2b0472be3
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3db980e10b90c475
-#   text hash     bfde54d0744b259a
+#   content hash  71c91602f3b34116
+#   text hash     6e30080187c7cf9e
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3db980e10b90c475
-#   text hash     1a58d042b4b5f165
+#   content hash  71c91602f3b34116
+#   text hash     4de44b400f88999b
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

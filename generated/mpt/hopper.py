@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3db980e10b90c475
-#   text hash     1046a6309569c008
+#   content hash  71c91602f3b34116
+#   text hash     cc218b52af8dd4f2
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

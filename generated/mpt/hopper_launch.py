@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3db980e10b90c475
-#   text hash     734d19e30c95e637
+#   content hash  71c91602f3b34116
+#   text hash     70c0fe656c8f40ad
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3db980e10b90c475
-#   text hash     10405c2fa1998a9d
+#   content hash  71c91602f3b34116
+#   text hash     2430a661ea6249f9
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

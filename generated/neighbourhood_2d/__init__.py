@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d2147366c488f2e1
-#   text hash     62b63154dfcf31e2
+#   content hash  195fe2a0eadb674c
+#   text hash     d949f58d74b9f3a3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

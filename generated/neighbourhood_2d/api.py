@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d2147366c488f2e1
-#   text hash     789392e6ca25b516
+#   content hash  195fe2a0eadb674c
+#   text hash     baddb0f9a68e4e3a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d2147366c488f2e1
-#   text hash     07f3b8aadb94d278
+#   content hash  195fe2a0eadb674c
+#   text hash     07f68ba60ad85edc
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

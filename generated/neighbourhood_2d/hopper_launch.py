@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d2147366c488f2e1
-#   text hash     059b51baa9633dd8
+#   content hash  195fe2a0eadb674c
+#   text hash     7b6c37b786eb885c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

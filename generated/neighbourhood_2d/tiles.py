@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d2147366c488f2e1
-#   text hash     246025340b5f6388
+#   content hash  195fe2a0eadb674c
+#   text hash     f8211e9190a8622f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

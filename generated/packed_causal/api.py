@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  21d4f3d7fbdcb0e9
-#   text hash     773c48ac7a97db36
+#   content hash  cb04976b55a068e8
+#   text hash     dacd432dc5aae287
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

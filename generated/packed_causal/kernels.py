@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  21d4f3d7fbdcb0e9
-#   text hash     a531ec28b1bf8b80
+#   content hash  cb04976b55a068e8
+#   text hash     1500320e6d21df0f
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  21d4f3d7fbdcb0e9
-#   text hash     ac4a54f64650e50d
+#   content hash  cb04976b55a068e8
+#   text hash     4e62dd9546ed400f
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

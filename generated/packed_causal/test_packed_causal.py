@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  21d4f3d7fbdcb0e9
-#   text hash     efac29ee27bae8ee
+#   content hash  cb04976b55a068e8
+#   text hash     6ad762ffb982e74c
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

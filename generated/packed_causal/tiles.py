@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  21d4f3d7fbdcb0e9
-#   text hash     626e6be2f381d4fb
+#   content hash  cb04976b55a068e8
+#   text hash     a9cc2faeee0b1854
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  001cae728f4a784f
-#   text hash     26734dbb67c34526
+#   content hash  812d556edf3694f8
+#   text hash     cc9ea67e8fb5020a
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

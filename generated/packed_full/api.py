@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  001cae728f4a784f
-#   text hash     eae597480d227942
+#   content hash  812d556edf3694f8
+#   text hash     af13f3c815ac6fd8
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  001cae728f4a784f
-#   text hash     d94d186bd8234291
+#   content hash  812d556edf3694f8
+#   text hash     52236ed2f3161f21
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

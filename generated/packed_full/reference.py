@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  001cae728f4a784f
-#   text hash     b9ca3190f8ad91aa
+#   content hash  812d556edf3694f8
+#   text hash     7558222c7189d3ec
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

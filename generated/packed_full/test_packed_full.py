@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  001cae728f4a784f
-#   text hash     a99452a95de404d6
+#   content hash  812d556edf3694f8
+#   text hash     ba75cdf994447c75
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

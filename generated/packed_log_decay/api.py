@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c8b4a6b56b1baf55
-#   text hash     e4acc951ce6b8719
+#   content hash  98fd0955a317150a
+#   text hash     8f25ca8a447c3f5e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c8b4a6b56b1baf55
-#   text hash     871dec7dbaf81b37
+#   content hash  98fd0955a317150a
+#   text hash     eeb3fe1db33336d8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

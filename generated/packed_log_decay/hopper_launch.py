@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c8b4a6b56b1baf55
-#   text hash     e6fe50fd5349dc1d
+#   content hash  98fd0955a317150a
+#   text hash     d6a4faa443a68416
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c8b4a6b56b1baf55
-#   text hash     ba65e169c9ad848c
+#   content hash  98fd0955a317150a
+#   text hash     3b46813458eefb39
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c8b4a6b56b1baf55
-#   text hash     9aaef1a56d00f4ad
+#   content hash  98fd0955a317150a
+#   text hash     29b97fc85800c579
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d69c314e65798516
-#   text hash     3f698e370a081115
+#   content hash  eb41c3f9d6d551f7
+#   text hash     f94e9b0006f9c301
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

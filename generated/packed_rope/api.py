@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d69c314e65798516
-#   text hash     391991408679b9f9
+#   content hash  eb41c3f9d6d551f7
+#   text hash     fea4d4bda15f26de
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d69c314e65798516
-#   text hash     b6b06db90b478ddc
+#   content hash  eb41c3f9d6d551f7
+#   text hash     5c028bfaf4895e96
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

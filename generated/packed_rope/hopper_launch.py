@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d69c314e65798516
-#   text hash     7c345364b84400fe
+#   content hash  eb41c3f9d6d551f7
+#   text hash     5e6d6acf89613b69
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

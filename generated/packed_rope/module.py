@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d69c314e65798516
-#   text hash     c5e0120ad9395414
+#   content hash  eb41c3f9d6d551f7
+#   text hash     54e8fd58a080e38f
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -116,6 +116,8 @@ class Attention(torch.nn.Module):
         """The layer's own tables, with angles of at least so many positions."""
         if self.cos.shape[0] < count:
             self._make_tables(max(count, 2 * self.cos.shape[0]))
+        elif self.cos.device != self.q_proj.weight.device:  # a state was assigned to a layer without memory
+            self._make_tables(self.cos.shape[0])
         return self.cos, self.sin
 
     def _make_tables(self, count):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d69c314e65798516
-#   text hash     4a2bb8aa82d901a7
+#   content hash  eb41c3f9d6d551f7
+#   text hash     16c484e4baa382f3
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

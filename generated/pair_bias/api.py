@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  13c9fc1bfeee63a9
-#   text hash     93499d06489ef1dd
+#   content hash  42ef33c14305b2e1
+#   text hash     c84c274fafdc03df
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

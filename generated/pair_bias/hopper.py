@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  13c9fc1bfeee63a9
-#   text hash     8f01eff419f186d6
+#   content hash  42ef33c14305b2e1
+#   text hash     76934a1d2bb028cf
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

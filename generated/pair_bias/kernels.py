@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  13c9fc1bfeee63a9
-#   text hash     19b2ff8757090205
+#   content hash  42ef33c14305b2e1
+#   text hash     b58dadaa0193391c
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  13c9fc1bfeee63a9
-#   text hash     8726688013fa83be
+#   content hash  42ef33c14305b2e1
+#   text hash     9c73c6ba82627b6a
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  13c9fc1bfeee63a9
-#   text hash     f7ae21e7470bfaf5
+#   content hash  42ef33c14305b2e1
+#   text hash     420ea875ceeea75c
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  857516b7d2270b11
-#   text hash     1b1e2783fcb2c9ff
+#   content hash  47f592785d625405
+#   text hash     935c1b11fc535d6a
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  857516b7d2270b11
-#   text hash     c490e93b3aae9291
+#   content hash  47f592785d625405
+#   text hash     a02b779f9384ea6a
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  857516b7d2270b11
-#   text hash     27d6e08a13b12f27
+#   content hash  47f592785d625405
+#   text hash     085b82ab07657698
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

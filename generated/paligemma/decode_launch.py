@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  857516b7d2270b11
-#   text hash     f6e1a5b1afe6cd6b
+#   content hash  47f592785d625405
+#   text hash     b6b3f755578142b0
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

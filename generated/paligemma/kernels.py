@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  857516b7d2270b11
-#   text hash     06cbd0ba7c5515f8
+#   content hash  47f592785d625405
+#   text hash     4f1f255b2faee632
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

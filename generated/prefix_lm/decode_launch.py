@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  32c893366f49b81f
-#   text hash     68431b6560cdbb21
+#   content hash  55be8597d8fa8fee
+#   text hash     3a5ad8f5e1272b1c
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  32c893366f49b81f
-#   text hash     9bf699935885cfde
+#   content hash  55be8597d8fa8fee
+#   text hash     5f4f65ce9ce4fe80
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

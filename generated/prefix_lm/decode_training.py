@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  32c893366f49b81f
-#   text hash     ded78e0e381f1788
+#   content hash  55be8597d8fa8fee
+#   text hash     4df0f5d8dd72bb84
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  32c893366f49b81f
-#   text hash     ee136c4c63cc7a69
+#   content hash  55be8597d8fa8fee
+#   text hash     3b8a14fd5321fcf0
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  32c893366f49b81f
-#   text hash     b336063cc3dbc38f
+#   content hash  55be8597d8fa8fee
+#   text hash     a639f1af6f439349
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  71816090f24b9593
-#   text hash     2ce3bf2f0d418619
+#   content hash  235478f7657285df
+#   text hash     d31b9bd611e90805
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  71816090f24b9593
-#   text hash     0e6ed3da360a4a7a
+#   content hash  235478f7657285df
+#   text hash     6ad9ec8624b6bc3c
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

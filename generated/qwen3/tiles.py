@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  71816090f24b9593
-#   text hash     7fd17b6be3b3ba3a
+#   content hash  235478f7657285df
+#   text hash     4f6e5cfe82c73313
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f8b094a774ca0f85
-#   text hash     65cb6127418c2a25
+#   content hash  d3b2cd4517305e00
+#   text hash     5eb4c921aa75c717
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f8b094a774ca0f85
-#   text hash     5465f75b526a4d69
+#   content hash  d3b2cd4517305e00
+#   text hash     db2b18c36f28f604
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f8b094a774ca0f85
-#   text hash     21c5efd04cca568e
+#   content hash  d3b2cd4517305e00
+#   text hash     85de594beb17cc07
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f8b094a774ca0f85
-#   text hash     28ecef6605ff1c10
+#   content hash  d3b2cd4517305e00
+#   text hash     85379784b7afbdf7
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f8b094a774ca0f85
-#   text hash     f3e8c455640a6c6b
+#   content hash  d3b2cd4517305e00
+#   text hash     1a3436a58def91c7
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

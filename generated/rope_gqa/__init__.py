@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f2d77b99b6eeefc1
-#   text hash     74bba4a7e42f7af7
+#   content hash  a35dca740872ce76
+#   text hash     75b78800963c7ecc
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f2d77b99b6eeefc1
-#   text hash     3f6eb8e35cecdb6c
+#   content hash  a35dca740872ce76
+#   text hash     b6ff0af8a2ae405f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

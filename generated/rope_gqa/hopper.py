@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f2d77b99b6eeefc1
-#   text hash     7952c48e753c6477
+#   content hash  a35dca740872ce76
+#   text hash     c2d3619434c6e3ad
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

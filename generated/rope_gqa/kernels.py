@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f2d77b99b6eeefc1
-#   text hash     a7549316f55267c3
+#   content hash  a35dca740872ce76
+#   text hash     15f6c26666eb15cd
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

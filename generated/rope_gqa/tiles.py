@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f2d77b99b6eeefc1
-#   text hash     23f0434c54df5ae3
+#   content hash  a35dca740872ce76
+#   text hash     093afdf7d4a7ccc0
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7b69a78290b2fa54
-#   text hash     4adba22a1fb9bcfa
+#   content hash  324bb90790ded59c
+#   text hash     7670ef34d7c371db
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7b69a78290b2fa54
-#   text hash     a3b9ccce04531eab
+#   content hash  324bb90790ded59c
+#   text hash     8fcafa40967fd84a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

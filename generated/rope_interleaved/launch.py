@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7b69a78290b2fa54
-#   text hash     8f5d476018ba5a71
+#   content hash  324bb90790ded59c
+#   text hash     22b9956088c46c10
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7b69a78290b2fa54
-#   text hash     de9c3d4ecf63c578
+#   content hash  324bb90790ded59c
+#   text hash     0387910d2e28dd4a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

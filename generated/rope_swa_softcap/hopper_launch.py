@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0e0570639d58b0d1
-#   text hash     7cf5c8d198a1e98a
+#   content hash  3927c0b6fe41b56a
+#   text hash     e4895ad959f21db9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

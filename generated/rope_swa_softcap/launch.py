@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0e0570639d58b0d1
-#   text hash     b29002241590ba8e
+#   content hash  3927c0b6fe41b56a
+#   text hash     de9be81a61519136
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

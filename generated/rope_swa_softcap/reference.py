@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0e0570639d58b0d1
-#   text hash     006fd0a631ec2e21
+#   content hash  3927c0b6fe41b56a
+#   text hash     0f342d40456413a0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0e0570639d58b0d1
-#   text hash     ffcd904308a05de0
+#   content hash  3927c0b6fe41b56a
+#   text hash     e7c6946c8b454b6b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0d9c56bb7a10cc01
-#   text hash     30a8d78726388588
+#   content hash  7dc84aaab0f66ad7
+#   text hash     9cc1e95e758fb95e
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0d9c56bb7a10cc01
-#   text hash     ca67444cbaf445fc
+#   content hash  7dc84aaab0f66ad7
+#   text hash     2aa22aee62d2b116
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0d9c56bb7a10cc01
-#   text hash     1415d4cd2bb7dabb
+#   content hash  7dc84aaab0f66ad7
+#   text hash     82b15e24560252bb
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0d9c56bb7a10cc01
-#   text hash     7d6ed9a31bc847f4
+#   content hash  7dc84aaab0f66ad7
+#   text hash     7143c380d2aeff72
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

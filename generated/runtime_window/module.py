@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0d9c56bb7a10cc01
-#   text hash     3331812d1fb753d5
+#   content hash  7dc84aaab0f66ad7
+#   text hash     bf92f3d6492484a2
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  dc9460ac5121565d
-#   text hash     ab7cdc8e4c1fe5a4
+#   content hash  ca64f46bdb6bf6fc
+#   text hash     064a762e1d8fe0e0
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  dc9460ac5121565d
-#   text hash     b97b946f9ddde6d8
+#   content hash  ca64f46bdb6bf6fc
+#   text hash     30edf1a5587a88ef
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  dc9460ac5121565d
-#   text hash     41e46943eebc8c56
+#   content hash  ca64f46bdb6bf6fc
+#   text hash     5bfbd3e83b430c81
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

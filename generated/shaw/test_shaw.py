@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  dc9460ac5121565d
-#   text hash     3166389d588ba433
+#   content hash  ca64f46bdb6bf6fc
+#   text hash     61190043501862e6
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  dc9460ac5121565d
-#   text hash     9d6d6b560e022313
+#   content hash  ca64f46bdb6bf6fc
+#   text hash     337f43bbf5654671
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

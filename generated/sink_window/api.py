@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  41beb1631a504683
-#   text hash     49104b5e29c1138a
+#   content hash  46592b363bf83f36
+#   text hash     eaa16e432e9b7f65
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  41beb1631a504683
-#   text hash     a3da014ef79cacb7
+#   content hash  46592b363bf83f36
+#   text hash     1845123b19d6102c
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  41beb1631a504683
-#   text hash     b50c9a04a626eecb
+#   content hash  46592b363bf83f36
+#   text hash     cf12f5f169c05221
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  41beb1631a504683
-#   text hash     3ceec89d52cdc39e
+#   content hash  46592b363bf83f36
+#   text hash     a31d321b80299aa4
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

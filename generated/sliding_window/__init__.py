@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  36f45d187c7ad434
-#   text hash     4a47d47b80f9c4db
+#   content hash  c78b679fc00a2109
+#   text hash     35747048879fb24f
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

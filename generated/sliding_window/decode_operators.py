@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  36f45d187c7ad434
-#   text hash     eab1e60729d4d156
+#   content hash  c78b679fc00a2109
+#   text hash     a22f7bf5815f6ba2
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

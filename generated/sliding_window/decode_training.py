@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  36f45d187c7ad434
-#   text hash     1e2a7a61b7f00159
+#   content hash  c78b679fc00a2109
+#   text hash     8306a3e0e2b50eb0
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

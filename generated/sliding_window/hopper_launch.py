@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  36f45d187c7ad434
-#   text hash     e97b2ca872108d6b
+#   content hash  c78b679fc00a2109
+#   text hash     11f7ff3826f2ded9
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  36f45d187c7ad434
-#   text hash     f3fbf334e95f8d36
+#   content hash  c78b679fc00a2109
+#   text hash     bc51f00c3653e980
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

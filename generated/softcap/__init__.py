@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a129b0d1ee3af5e7
-#   text hash     44f1748cdf8e3500
+#   content hash  cc4ac413c01caf47
+#   text hash     064f6cf4c48125f4
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a129b0d1ee3af5e7
-#   text hash     f41cff8fbfa329a6
+#   content hash  cc4ac413c01caf47
+#   text hash     18aad5f7a8d10904
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

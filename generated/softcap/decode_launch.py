@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a129b0d1ee3af5e7
-#   text hash     e4b8cac59bcd9be3
+#   content hash  cc4ac413c01caf47
+#   text hash     23967c6ecede650a
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a129b0d1ee3af5e7
-#   text hash     73c05ac92691e833
+#   content hash  cc4ac413c01caf47
+#   text hash     6e6f7ea0a31ec5cf
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a129b0d1ee3af5e7
-#   text hash     7975d9ca87681c2e
+#   content hash  cc4ac413c01caf47
+#   text hash     5833cb8e9d3f78f8
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e10c1ce19d147856
-#   text hash     26714fa0ca76c5d7
+#   content hash  b1cb7bd56efe3fee
+#   text hash     2ebc7355ad7fb317
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e10c1ce19d147856
-#   text hash     a5ea6acca837bc25
+#   content hash  b1cb7bd56efe3fee
+#   text hash     5b56e331fc0039b4
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

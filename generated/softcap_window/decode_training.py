@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e10c1ce19d147856
-#   text hash     0bb03a9d3237494a
+#   content hash  b1cb7bd56efe3fee
+#   text hash     2823d03176cf306f
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

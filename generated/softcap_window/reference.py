@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e10c1ce19d147856
-#   text hash     ecc27e6202310b87
+#   content hash  b1cb7bd56efe3fee
+#   text hash     1289cd4d85a5f5f8
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e10c1ce19d147856
-#   text hash     8c3a1780bccd4bd3
+#   content hash  b1cb7bd56efe3fee
+#   text hash     1b00f2ebc4f0120e
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -10,6 +10,10 @@ Written for transformers 5.23. A layer whose window, cap, sinks, bias or mask is
 """
 
 from __future__ import annotations
+
+import inspect
+import re
+import sys
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -131,9 +135,16 @@ def mask(
     The axes are those of a mask, which models hand on unread. attention_mask (B, tokens so far) may be padded on
     either side, without holes.
     """
+    config = kwargs.get("config")
+    if config is not None and not _asks(type(config)):
+        raise ValueError(
+            f"{SPEC}: layers of {config.model_type} make attention themselves, and ask for none by its name"
+        )
+    if kwargs.get("allow_is_causal_skip") is False and mask_function is causal_mask_function and q_length > 1:
+        raise ValueError(f"{SPEC}: the model reads a mask of all pairs itself, as where it picks keys for each query")
     if use_vmap:
         raise ValueError(f"{SPEC}: the model joins a mask of its own to the usual one; write it into the spec")
-    if local_size is not None and local_size == getattr(kwargs.get("config"), "attention_chunk_size", None):
+    if local_size is not None and local_size == getattr(config, "attention_chunk_size", None):
         raise ValueError(
             f"{SPEC}: the model has layers that see chunks of {local_size} keys, which are not read from it"
         )
@@ -250,3 +261,31 @@ def _unbound(attention_mask):
         got = getattr(attention_mask, "shape", type(attention_mask).__name__)
         raise ValueError(f"{SPEC}: expected no ready mask, but a 2-D attention_mask of the model, got {got}")
     return tuple(x.contiguous() for x in attention_mask[:, :, 0, 0].unbind(1))
+
+
+# types of models of which some layers do so, and others make attention themselves
+IN_PART = ("bigbird_pegasus", "git", "informer")
+ASKS = {}  # a class of configurations -> whether all layers of its models ask for attention by name
+
+
+@torch.compiler.assume_constant_result
+def _asks(config):
+    """Whether they do, as far as is known.
+
+    Others would take what `mask` gives for a mask of all pairs, and None for one that hides nothing.
+    """
+    if config not in ASKS:
+        ASKS[config] = getattr(config, "model_type", None) not in IN_PART and _asks_by_source(config.__module__)
+    return ASKS[config]
+
+
+def _asks_by_source(configuration):
+    """As transformers finds it out, where a model that is there already gets another attention."""
+    models = sys.modules.get(configuration.replace("configuration_", "modeling_"))
+    if models is None or models.__name__ == configuration:
+        return True
+    try:
+        source = inspect.getsource(models)
+    except (OSError, TypeError):
+        return True
+    return "ALL_ATTENTION_FUNCTIONS" in source or not re.search(r"^class \w*Attention\w*\(nn\.Module\)", source, re.M)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e47fd6c097e3da3d
-#   text hash     c996e60c6a0d93e7
+#   content hash  38f39529861dc942
+#   text hash     00a68504b07b7cd1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

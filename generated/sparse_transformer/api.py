@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e47fd6c097e3da3d
-#   text hash     7cd099f16cdf99ff
+#   content hash  38f39529861dc942
+#   text hash     558e64640226ea8f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

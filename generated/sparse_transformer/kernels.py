@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e47fd6c097e3da3d
-#   text hash     c6d730d383666848
+#   content hash  38f39529861dc942
+#   text hash     59fedcf686d0a0fc
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e47fd6c097e3da3d
-#   text hash     fd3f67f8617233e4
+#   content hash  38f39529861dc942
+#   text hash     385b1c5ec8d90593
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

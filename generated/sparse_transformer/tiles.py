@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e47fd6c097e3da3d
-#   text hash     4f76b5405f3d51ae
+#   content hash  38f39529861dc942
+#   text hash     ac4937c3d5f15cbf
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

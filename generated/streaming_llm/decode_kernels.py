@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7f8c72e398742cce
-#   text hash     53ced294bd576de4
+#   content hash  fe267d0ee390a524
+#   text hash     4118ea7fd494dbaf
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7f8c72e398742cce
-#   text hash     e570fa3853bb4a6e
+#   content hash  fe267d0ee390a524
+#   text hash     0bcd420be07c44d9
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

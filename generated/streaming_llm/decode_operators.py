@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7f8c72e398742cce
-#   text hash     e9dad74facb89bc3
+#   content hash  fe267d0ee390a524
+#   text hash     d90bee3d4124b8ef
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7f8c72e398742cce
-#   text hash     1b105ca82e2d9913
+#   content hash  fe267d0ee390a524
+#   text hash     cde458f4bb9c70d5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

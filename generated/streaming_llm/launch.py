@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7f8c72e398742cce
-#   text hash     8e5a42acd4047e8a
+#   content hash  fe267d0ee390a524
+#   text hash     d15291bc29644831
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  189fa67e9a595675
-#   text hash     5a3e6763c4dee57e
+#   content hash  b704b6c3dcb1f0f5
+#   text hash     5ec0574cab9c4756
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

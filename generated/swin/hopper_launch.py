@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  189fa67e9a595675
-#   text hash     56d59cd3605c29a4
+#   content hash  b704b6c3dcb1f0f5
+#   text hash     6f6862fc71544a49
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  189fa67e9a595675
-#   text hash     8349fefef144a249
+#   content hash  b704b6c3dcb1f0f5
+#   text hash     12dce11e8093d3cc
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

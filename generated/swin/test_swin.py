@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  189fa67e9a595675
-#   text hash     502771f31c2541b3
+#   content hash  b704b6c3dcb1f0f5
+#   text hash     d24e19627272e2b9
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

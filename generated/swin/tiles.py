@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  189fa67e9a595675
-#   text hash     6700450b068b82dd
+#   content hash  b704b6c3dcb1f0f5
+#   text hash     f2eea87392bfd8f3
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  80dd601feaa816d8
-#   text hash     2a6d7db6a798be3c
+#   content hash  57317ea5e6cf3574
+#   text hash     a186a61ff2005f17
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  80dd601feaa816d8
-#   text hash     653644822fce55fe
+#   content hash  57317ea5e6cf3574
+#   text hash     627784a9abd38c4b
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

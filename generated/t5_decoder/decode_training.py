@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  80dd601feaa816d8
-#   text hash     040e2864d7dd79e1
+#   content hash  57317ea5e6cf3574
+#   text hash     86607455b90cfc85
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

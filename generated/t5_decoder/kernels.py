@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  80dd601feaa816d8
-#   text hash     3463ccc396c0e677
+#   content hash  57317ea5e6cf3574
+#   text hash     d00ca870f2a5e92c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

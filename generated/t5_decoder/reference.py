@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  80dd601feaa816d8
-#   text hash     006d56a4f7506c63
+#   content hash  57317ea5e6cf3574
+#   text hash     a50392e7660af1fc
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  69e881832d1b52dc
-#   text hash     364c1c4a50f0c33d
+#   content hash  c3e8db3992cd76dd
+#   text hash     eb67c8ff1cdfbe31
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  69e881832d1b52dc
-#   text hash     647a4e5b74dd4c92
+#   content hash  c3e8db3992cd76dd
+#   text hash     06bf68c25e574cb3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  69e881832d1b52dc
-#   text hash     006c233bb4790690
+#   content hash  c3e8db3992cd76dd
+#   text hash     606766828064b0c4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  69e881832d1b52dc
-#   text hash     04417c461a02f28e
+#   content hash  c3e8db3992cd76dd
+#   text hash     2588904efbda70ed
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

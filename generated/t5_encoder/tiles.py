@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  69e881832d1b52dc
-#   text hash     e544fd961397021f
+#   content hash  c3e8db3992cd76dd
+#   text hash     126c5ca6a2cedf69
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e7c5c84b3322e6db
-#   text hash     2149c86e36a4a6dd
+#   content hash  1ab09069672d08d6
+#   text hash     1065a10a794e2c9c
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e7c5c84b3322e6db
-#   text hash     e7bd946cab497700
+#   content hash  1ab09069672d08d6
+#   text hash     c8a80dd0f05d9d08
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e7c5c84b3322e6db
-#   text hash     dc24179300e73c0d
+#   content hash  1ab09069672d08d6
+#   text hash     9a44d8adf10d19e9
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e7c5c84b3322e6db
-#   text hash     104e4d60344eac1d
+#   content hash  1ab09069672d08d6
+#   text hash     2908de5df20001a0
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e7c5c84b3322e6db
-#   text hash     0fd69738efa6563f
+#   content hash  1ab09069672d08d6
+#   text hash     bbc22b0b56dd85ad
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

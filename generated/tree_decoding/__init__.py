@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  38eaba206e669d59
-#   text hash     69a10e152cfe39bb
+#   content hash  19f6e38acf2b13e0
+#   text hash     839e0a01fef01341
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  38eaba206e669d59
-#   text hash     3e730616ab8a4750
+#   content hash  19f6e38acf2b13e0
+#   text hash     2c44e8e1f8c44c09
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  38eaba206e669d59
-#   text hash     139350887622849f
+#   content hash  19f6e38acf2b13e0
+#   text hash     90a01bd93bd50cfe
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  38eaba206e669d59
-#   text hash     002cdb304c771e5a
+#   content hash  19f6e38acf2b13e0
+#   text hash     eacb000bd227ffbc
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

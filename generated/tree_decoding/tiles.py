@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  38eaba206e669d59
-#   text hash     a8405f15b2c80a66
+#   content hash  19f6e38acf2b13e0
+#   text hash     37d2f02c666a3168
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

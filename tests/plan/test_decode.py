@@ -147,6 +147,14 @@ VARIANTS = {
         f"mask: [causal]\nscore: [expr: 'score + mood[q] * mood[max(k - 1, 0)] - mood[k]']\n{MOOD}", tokens
     ),
     "raised": Variant(f"mask: [causal]\nscore: [expr: 'score + mood[q] - mood[k]']\n{MOOD}", tokens),
+    "tables_of_tokens": Variant(
+        "mask: [causal]\nscore: [expr: 'score + mood[q, min(q - k, 3)] * mood[max(k - 1, 0), h]']\n"
+        "inputs: {mood: {axes: [batch, token, 4]}}",
+        tokens,
+    ),
+    "tables_of_keys": Variant(
+        "mask: [causal]\nscore: [expr: 'score + mood[(q - k) % 4]']\ninputs: {mood: {axes: [batch, key, 4]}}", tokens
+    ),
     "by_head": Variant(
         "mask: [causal, expr: 'q - k < reach + h']\ninputs: {reach: {axes: [head], dtype: int}}",
         same(reach=torch.tensor([5, 40, 1, 70])),

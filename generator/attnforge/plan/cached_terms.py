@@ -87,7 +87,7 @@ class CachedTerms(KernelTerms):
                 place = self.place_name(access, stride)
                 yield Statement(place, text)
                 text = place
-            if not PAGED.holds(given):
+            if axis.kind == "size" or not PAGED.holds(given):
                 offsets.append(f"{text}.to(tl.int64) * {stride}")
                 continue
             page, slot = f"k_page{_KEYS}", f"k_slot{_KEYS}"

@@ -392,6 +392,25 @@ def test_rows_without_keys_are_zero(variants: Callable[[str], Variant]) -> None:
         assert (lse[..., :unseen] == -torch.inf).all() and lse[..., unseen:].isfinite().all()
 
 
+@pytest.mark.parametrize("name", ["packed_log_decay", "packed_rope", "packed_sinks", "packed_turned"])
+def test_rows_that_no_sequence_has_are_zero(
+    name: str, variants: Callable[[str], Variant], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = variants(name)
+    operands, keywords = arguments(of, Case((2, 3, 0, 5, 4), (2, 3, 0, 5, 4), (2, 2)))
+    for ends in (slice(1, -1), slice(0, -1), slice(1, None)):
+        cuts = {x: keywords[x][ends] for x in ("cu_seqlens_q", "cu_seqlens_k")}
+        want = gradients(of, of.reference, operands, keywords | cuts)
+        if ends == slice(1, -1):  # PyTorch traces the functions for each call
+            got = of.exported["attention"](*operands, **keywords | cuts, return_lse=True)
+            torch.testing.assert_close(got, want[:2], rtol=1e-9, atol=1e-10)
+        with monkeypatch.context() as patch:
+            patch.setitem(of.exported, "flex_attention", dense)
+            patch.setitem(of.exported, "create_block_mask", lambda mask, *sizes, device: mask)
+            got = gradients(of, of.exported["attention"], operands, keywords | cuts)
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-10)
+
+
 def test_sinks_are_the_lse_of_rows_without_keys(variants: Callable[[str], Variant]) -> None:
     of = variants("sinks")
     operands, keywords = arguments(of, Case((3,), (0,), (2, 2)))

@@ -34,6 +34,8 @@ _FACTS = {
     "batch": ("int", "q.shape[0]"),
     "heads": ("int", "q.shape[1]"),
     "kv_heads": ("int", "k.shape[1]"),
+    "queries": ("int", "q.shape[2]"),
+    "keys": ("int", "k.shape[2]"),
     "device": ("torch.device", "q.device"),
     "dtype": ("torch.dtype", "dtype"),
 }
@@ -95,6 +97,7 @@ def build(spec: Spec, arguments: Iterable[Argument], guarded: bool) -> Flex:
     score, mask = _placed(score, leaf.places), _placed(mask, leaf.places)
     prepare = [line for given in spec.inputs if given.axes for line in _prepared(given, spec, given.name in far)]
     words = _words((*score, *mask, *prepare, *(a.default or "" for a in taken)))
+    words |= {"queries", "keys"} if spec.packed else set()  # rows, also those that no sequence has
     return Flex(
         arguments=taken,
         facts=tuple((name, *fact) for name, fact in _FACTS.items() if name in words),
@@ -262,7 +265,7 @@ def _prepared(given: Input, spec: Spec, far: bool) -> Iterable[str]:
     if given.scan and spec.packed:
         at = kinds.index("token")
         where = f", {at}" if at else ""
-        parts = f"{text}.split(length_k.tolist(){where})"
+        parts = f"{text}.tensor_split(cu_seqlens_k.tolist(){where})"
         text = f"torch.cat([tokens.cumsum({at}) for tokens in {parts}]{where})"
     elif given.scan:
         text += f".cumsum({kinds.index('token')})"

@@ -201,6 +201,14 @@ def test_scores_whose_slopes_differ_are_right(scores: str, size: int, tmp_path: 
     assert max(found) < 2 * CLOSE
 
 
+@pytest.mark.parametrize("score", ["score + k * tanh(0.25)", "score + 0.1 * apart"])
+def test_what_comments_alone_name_is_not_imported(score: str, tmp_path: Path) -> None:
+    text = f"name: said\nscore: [{{expr: '{score}'}}]\n"
+    text += "inputs: {apart: {axes: [kv_head]}}\n" if "apart" in score else ""
+    of = rendered(RandomSpec("said", text), tmp_path)
+    assert max(distances(Package(tmp_path / "said"), of, Sizes(1, 70, 70, 2, 1, 64, 64, "fp16"))) < CLOSE
+
+
 @pytest.mark.parametrize("terms", ["alibi, softcap: {cap: 30}", "softcap: {cap: 30}, alibi"])
 @pytest.mark.parametrize("size", [64, 256])
 def test_factors_of_terms_have_their_place_where_inputs_could_learn(terms: str, size: int, tmp_path: Path) -> None:

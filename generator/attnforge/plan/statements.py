@@ -203,6 +203,11 @@ def lines(blocks: Iterable[Block]) -> list[str]:
     return found
 
 
+def code_names(blocks: Iterable[Block]) -> frozenset[str]:
+    """All names in the code of statements; what comments say of terms names nothing."""
+    return names(*(line.partition("#")[0] for line in lines(blocks)))
+
+
 def label(text: str) -> str:
     """A term's label as the end of a line of code."""
     text = " ".join(text.split())

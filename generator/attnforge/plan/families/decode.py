@@ -18,7 +18,7 @@ from ..paged import PAGED, decoded
 from ..parameters import Function, Kernel, Parameter, Step, jitted
 from ..shared_parameters import SharedParameters
 from ..splits import CHUNK, FEW, Table, table
-from ..statements import Block, Call, Comment, Loop, Statement, lines, names, needed, reads, targets
+from ..statements import Block, Call, Comment, Loop, Statement, code_names, names, needed, reads, targets
 from . import decode_join, decode_sums
 
 _TABLES = (
@@ -131,7 +131,7 @@ class Decode:
     def functions(self) -> tuple[Function, ...]:
         """The functions that the kernels call and kernels.py lacks."""
         span = Function("decode/functions.jinja", "span_function", (self.span,))
-        read = names(*lines((*self.terms.loads("step"), *self.terms.loads("mask"), *self.terms.loads("program"))))
+        read = code_names((*self.terms.loads("step"), *self.terms.loads("mask"), *self.terms.loads("program")))
         found = (
             *jitted("decode/functions", *PAGED.functions, *(("find_page",) if "find_page" in read else ()), "nth_of"),
             span,
@@ -147,7 +147,7 @@ class Decode:
     def imports(self) -> tuple[str, ...]:
         """What the file takes from kernels.py."""
         blocks = (block for kernel in self.kernels for block in kernel.blocks.values())
-        found = names(*(line for block in (*blocks, self.span.body) for line in lines(block)))
+        found = frozenset[str]().union(*map(code_names, (*blocks, self.span.body)))
         own = {function.defines for function in self.functions}
         turning = {"rotated"} if self.spec.rope else set()
         return tuple(sorted(found & self.known - own | turning | {"LOG2E", "add_product"}))

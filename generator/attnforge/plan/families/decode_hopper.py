@@ -10,7 +10,7 @@ from .. import softmax, visibility
 from ..paged import PAGED
 from ..parameters import Kernel, Parameter, Step
 from ..splits import LEAST_ROWS, ON_HOPPER
-from ..statements import Block, Bundle, Loop, Statement, lines, names, needed, reads, targets
+from ..statements import Block, Bundle, Loop, Statement, code_names, needed, reads, targets
 from . import decode
 from .decode import Decode
 from .partition import Partition, numbers_first, partition
@@ -141,7 +141,7 @@ class DecodeHopper:
     @property
     def imports(self) -> tuple[str, ...]:
         """What the file takes from kernels.py."""
-        found = names(*(line for block in self.kernel.blocks.values() for line in lines(block)))
+        found = frozenset[str]().union(*map(code_names, self.kernel.blocks.values()))
         return tuple(sorted(found & self.known | {"LOG2E", "partial_row_sums"}))
 
 

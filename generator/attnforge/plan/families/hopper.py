@@ -11,7 +11,7 @@ from ..access import Access
 from ..analysis import Analysis, analyse
 from ..parameters import Function, Kernel, jitted
 from ..shared_parameters import SharedParameters
-from ..statements import lines, names
+from ..statements import code_names
 from ..storage import of_all_rows
 from . import hopper_added
 from .hopper_added import Added
@@ -113,8 +113,7 @@ def _slow(access: Access) -> bool:
 
 def _named(kernels: Iterable[Kernel]) -> frozenset[str]:
     """All names in the statements of kernels."""
-    blocks = (block for kernel in kernels for block in kernel.blocks.values())
-    return frozenset(names(*(line for block in blocks for line in lines(block))))
+    return frozenset().union(*(code_names(block) for kernel in kernels for block in kernel.blocks.values()))
 
 
 def build(p: SharedParameters, known: frozenset[str]) -> Hopper | None:

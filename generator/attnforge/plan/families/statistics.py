@@ -14,7 +14,7 @@ from ..kernel_terms import KernelTerms
 from ..loops import Loops
 from ..parameters import Kernel, Parameter, Step
 from ..shared_parameters import TILED, SharedParameters
-from ..statements import Statement, lines, names, needed, reads
+from ..statements import Statement, code_names, names, needed, reads
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Statistics:
     @property
     def imports(self) -> tuple[str, ...]:
         """What the file takes from kernels.py."""
-        found = names(*(line for block in self.kernel.blocks.values() for line in lines(block)))
+        found = frozenset[str]().union(*map(code_names, self.kernel.blocks.values()))
         return tuple(sorted(found & self.known | {"LOG2E", "load_rows"}))
 
     @cached_property

@@ -163,6 +163,30 @@ def test_whole_numbers_are_not_divided_by_a_0_that_is_not_chosen(text: str, tmp_
     torch.testing.assert_close(out, torch.einsum("bhij,bjhd->bihd", weights, v.repeat_interleave(2, 2)))
 
 
+@pytest.mark.parametrize(
+    ("number", "value"),
+    [
+        ("max(log(k_len // 32), 1)", 1.0),
+        ("max(log1p(q_len - k_len - 1), 2)", 2.0),
+        ("max(floor(log(k_len // 32)), -3)", -3.0),
+        ("min(exp(k_len * 100), 4)", 4.0),
+        ("min(2.0 ** (k_len * 200), 4)", 4.0),
+        ("min(1 / (k_len - q_len), 3)", 3.0),
+        ("min((k_len - q_len) ** -1.0, 3)", 3.0),
+        ("(1 if sqrt(k_len - 30) >= 0 else 2)", 2.0),
+        ("table[floor(log(k_len // 32))]", 0.5),
+        ("table[floor(1 / (k_len - q_len))]", 3.5),
+    ],
+)
+def test_lengths_may_lie_where_functions_have_no_finite_value(number: str, value: float, tmp_path: Path) -> None:
+    inputs = "inputs: {table: {axes: [4]}}" if "table" in number else ""
+    reference = load(f'score: [expr: "score * {number}"]\n{inputs}', tmp_path, "unbounded")["reference"]
+    q, k, v = operands(9, 9)
+    given = {"table": torch.arange(4) + 0.5} if inputs else {}
+    plain = load("", tmp_path, "plain")["reference"](q, k, v, scale=value / 8**0.5)
+    torch.testing.assert_close(reference(q, k, v, **given), plain)
+
+
 def test_a_default_that_is_whole_looks_up_an_entry(tmp_path: Path) -> None:
     inputs = "inputs: {w: {axes: [head], dtype: int, default: h // 2}, table: {axes: [8]}}"
     term = f"score: [expr: 'score + table[w]']\n{inputs}"

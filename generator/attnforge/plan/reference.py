@@ -108,11 +108,11 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
     keep: list[Line] = []
     for mask in cut.masks:
         node = Node("and", (_KEEP, mask.keep), None, "bool") if keep else mask.keep
-        text = printers.torch(node, leaf, leaf.limits)
+        text = printers.torch(node, leaf, leaf.limits, total=True)
         keep.append(Line(f"torch.as_tensor({text})" if printers.is_scalar(node) else text, _one_line(mask.label)))
     score = []
     for term in own.scores:
-        text = printers.torch(_value(_sheltered(term.score, inputs)), leaf, leaf.limits)
+        text = printers.torch(_value(_sheltered(term.score, inputs)), leaf, leaf.limits, total=True)
         if any(n.op == "input" and inputs[str(n.value)].scan for n in term.score.walk()):
             text = f"({text}).to(dtype)"
         score.append(Line(text, _one_line(term.label)))
@@ -284,7 +284,7 @@ class _Leaf:
         node = written.pop(0)
         if axis.kind == "query":
             node = Node("-", (node, FIRST), None, "int")
-        text = printers.torch(node, self, self.limits, atom=True)
+        text = printers.torch(node, self, self.limits, atom=True, total=True)
         if node.op == "var" and node.value in ("q", "k") and axis.kind == "token":
             return text
         last = {"token": "k_len - 1", "key": "k_len - 1", "query": "q_len - 1"}.get(

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from ..expressions.folding import OPERATIONS
+from ..expressions.folding import OPERATIONS, constant
 from ..expressions.functions import FUNCTIONS
 from ..expressions.sharing import opposite
 from ..expressions.tree import COMPARISONS, Node
@@ -26,6 +26,7 @@ Leaf = Callable[[Node], str]
 LEAVES = frozenset({"var", "option", "input", "local"})
 SMOOTH = frozenset(name for name, function in FUNCTIONS.items() if function.kind == "smooth")
 SCALARS = frozenset({"q_len", "k_len", "heads"})
+PARTIAL = frozenset({"exp", "log", "log1p", "sqrt", "floor"})  # of some Python numbers they raise exceptions
 COUNTS = SCALARS | {"k", "b", "h", "kv_h"}  # never negative
 
 TRITON_HELPERS = (
@@ -56,9 +57,11 @@ def triton(node: Node, leaf: Leaf, limits: Mapping[str, Range]) -> str:
     return _Triton(leaf, limits).print(fold(node)).text
 
 
-def torch(node: Node, leaf: Leaf, limits: Mapping[str, Range] | None = None, *, atom: bool = False) -> str:
-    """Torch text of an expression; `atom` brackets it, where need be, to be called or indexed."""
-    return _Torch(leaf, limits).print(node).within(ATOM if atom else TERNARY)
+def torch(
+    node: Node, leaf: Leaf, limits: Mapping[str, Range] | None = None, *, atom: bool = False, total: bool = False
+) -> str:
+    """Torch text of an expression; `atom`: to be called or indexed, `total`: numbers raise no exceptions."""
+    return _Torch(leaf, limits, total).print(node).within(ATOM if atom else TERNARY)
 
 
 def triton_helpers(nodes: Iterable[Node]) -> tuple[str, ...]:
@@ -270,8 +273,8 @@ class _Triton:
 
 
 class _Torch:
-    def __init__(self, leaf: Leaf, limits: Mapping[str, Range] | None) -> None:
-        self.leaf, self.ranges = leaf, None if limits is None else Ranges(limits)
+    def __init__(self, leaf: Leaf, limits: Mapping[str, Range] | None, total: bool) -> None:
+        self.leaf, self.ranges, self.total = leaf, None if limits is None else Ranges(limits), total
 
     def print(self, node: Node) -> Text:
         if node.op == "num":
@@ -286,6 +289,9 @@ class _Torch:
         parts = tuple(map(self.print, args))
         if floated(node):
             parts = (Text(f"float({parts[0].text})", ATOM), *parts[1:])
+        number = f"torch.tensor({parts[0].text}, dtype=torch.float64)"  # its functions raise no exceptions
+        if self.total and op in ("/", "//", "%", "**") and node.type == "float" and not _safe(op, args):
+            return Text(f"({number} {op} {parts[1].within(ATOM)}).item()", ATOM)
         if op in BINARY:
             return _binary(op, BINARY[op], *parts)
         if op in COMPARISONS:
@@ -301,9 +307,9 @@ class _Torch:
         if op == "where":
             return Text(f"{parts[1].within(OR)} if {parts[0].within(OR)} else {parts[2].within(TERNARY)}", TERNARY)
         function = FUNCTIONS[op]
-        if function.python is None:
-            (part,) = parts
-            return Text(f"{function.torch}(torch.tensor({part.text}, dtype=torch.float64)).item()", ATOM)
+        if function.python is None or (self.total and op in PARTIAL and not _safe(op, args)):
+            called = "_whole_floor" if op == "floor" and node.type == "int" else function.torch
+            return Text(f"{called}({number}).item()", ATOM)
         return _call(function.python, *parts)
 
     def _tensor(self, node: Node) -> Text:
@@ -375,6 +381,14 @@ def _detached(node: Node, text: Text) -> Text:
     """The operand of a `//`, which is flat, and which torch refuses to differentiate."""
     learns = any(n.op in LEAVES and n.type == "float" and not is_scalar(n) for n in node.walk())
     return Text(text.within(ATOM) + ".detach()", ATOM) if learns else text
+
+
+def _safe(op: str, args: Iterable[Node]) -> bool:
+    """True if an operation on Python numbers raises no exception: lengths are at least 1."""
+    *others, last = args
+    if op in ("exp", "**"):
+        return all(constant(arg) is not None for arg in (*others, last))
+    return last.op == "var" or constant(last) is not None
 
 
 def is_scalar(node: Node) -> bool:

@@ -94,7 +94,10 @@ def backward(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "kv_ready", "for each stage of these a barrier that keys and values have come"
     yield "kv_free", "for each a barrier that both workers are done with them"
     yield "k_tiles", "the keys of each worker"
-    yield "left, right", "the halves of 64 columns of a worker's values: the first in registers, the second in shared memory"
+    yield (
+        "left, right",
+        "the halves of 64 columns of a worker's values: the first in registers, the second in shared memory",
+    )
     yield "zeros", "what the products for scores and dP begin with"
     yield "free", "for each stage of the buffers a barrier that workers are done with it"
     yield "factors", "ds as workers exchange it, [BLOCK_M, 64] by stage and worker"

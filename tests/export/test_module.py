@@ -369,6 +369,19 @@ def test_a_layer_without_memory_takes_a_state_as_it_is(package: Callable[..., Mo
     assert other.cos.device == x.device
 
 
+def test_weights_may_come_when_they_are_needed(package: Callable[..., ModuleType]) -> None:
+    """As where they are offloaded: those of each projection are on meta until its own call."""
+    layer, x = made(CASES["rotated, with all that there is"], package), torch.randn(B, T, HIDDEN)
+    want, weight = layer(x), layer.q_proj.weight
+
+    def come(projection: torch.nn.Module, _: object) -> None:
+        projection.weight = weight
+
+    layer.q_proj.register_forward_pre_hook(come)
+    layer.q_proj.weight = torch.nn.Parameter(weight.to("meta"))
+    assert torch.equal(layer(x), want)
+
+
 @pytest.mark.parametrize("positions", [4, T])
 def test_a_layer_trains_after_its_tables_were_made_in_inference_mode(
     positions: int, package: Callable[..., ModuleType]

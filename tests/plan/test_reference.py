@@ -174,11 +174,14 @@ def test_whole_numbers_are_not_divided_by_a_0_that_is_not_chosen(text: str, tmp_
         ("min(1 / (k_len - q_len), 3)", 3.0),
         ("min((k_len - q_len) ** -1.0, 3)", 3.0),
         ("(1 if sqrt(k_len - 30) >= 0 else 2)", 2.0),
+        ("(3.0 if k >= 0 else sin(1 / (k_len - q_len)))", 3.0),
+        ("(3 if k >= 0 else k_len // (k_len - q_len))", 3.0),
+        ("(3 if k >= 0 else k_len % (k_len - q_len))", 3.0),
         ("table[floor(log(k_len // 32))]", 0.5),
         ("table[floor(1 / (k_len - q_len))]", 3.5),
     ],
 )
-def test_lengths_may_lie_where_functions_have_no_finite_value(number: str, value: float, tmp_path: Path) -> None:
+def test_lengths_may_lie_where_operations_have_no_finite_value(number: str, value: float, tmp_path: Path) -> None:
     inputs = "inputs: {table: {axes: [4]}}" if "table" in number else ""
     reference = load(f'score: [expr: "score * {number}"]\n{inputs}', tmp_path, "unbounded")["reference"]
     q, k, v = operands(9, 9)

@@ -26,7 +26,6 @@ Leaf = Callable[[Node], str]
 LEAVES = frozenset({"var", "option", "input", "local"})
 SMOOTH = frozenset(name for name, function in FUNCTIONS.items() if function.kind == "smooth")
 SCALARS = frozenset({"q_len", "k_len", "heads"})
-PARTIAL = frozenset({"exp", "log", "log1p", "sqrt", "floor"})  # of some Python numbers they raise exceptions
 COUNTS = SCALARS | {"k", "b", "h", "kv_h"}  # never negative
 
 TRITON_HELPERS = (
@@ -292,6 +291,8 @@ class _Torch:
         number = f"torch.tensor({parts[0].text}, dtype=torch.float64)"  # its functions raise no exceptions
         if self.total and op in ("/", "//", "%", "**") and node.type == "float" and not _safe(op, args):
             return Text(f"({number} {op} {parts[1].within(ATOM)}).item()", ATOM)
+        if self.total and op in ("//", "%") and node.type == "int" and self._may_be_0(args[1]):
+            parts = (parts[0], Text(f"({parts[1].within(AND)} or 1)", ATOM))
         if op in BINARY:
             return _binary(op, BINARY[op], *parts)
         if op in COMPARISONS:
@@ -307,7 +308,7 @@ class _Torch:
         if op == "where":
             return Text(f"{parts[1].within(OR)} if {parts[0].within(OR)} else {parts[2].within(TERNARY)}", TERNARY)
         function = FUNCTIONS[op]
-        if function.python is None or (self.total and op in PARTIAL and not _safe(op, args)):
+        if function.python is None or (self.total and function.kind != "choice" and not _safe(op, args)):
             called = "_whole_floor" if op == "floor" and node.type == "int" else function.torch
             return Text(f"{called}({number}).item()", ATOM)
         return _call(function.python, *parts)
@@ -383,12 +384,11 @@ def _detached(node: Node, text: Text) -> Text:
     return Text(text.within(ATOM) + ".detach()", ATOM) if learns else text
 
 
-def _safe(op: str, args: Iterable[Node]) -> bool:
-    """True if an operation on Python numbers raises no exception: lengths are at least 1."""
-    *others, last = args
+def _safe(op: str, args: tuple[Node, ...]) -> bool:
+    """True if an operation on Python numbers is certain to raise no exception: lengths are at least 1."""
     if op in ("exp", "**"):
-        return all(constant(arg) is not None for arg in (*others, last))
-    return last.op == "var" or constant(last) is not None
+        return all(constant(arg) is not None for arg in args)
+    return args[-1].op == "var" or constant(args[-1]) is not None
 
 
 def is_scalar(node: Node) -> bool:

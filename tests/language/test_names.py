@@ -95,6 +95,6 @@ def test_packages_that_can_be(name: str) -> None:
     assert names.wrong_package(name) is None
 
 
-@pytest.mark.parametrize("name", ["", "1a", "a-b", "a.b", "../a", "torch", "class", "a" * 61])
+@pytest.mark.parametrize("name", ["", "1a", "a-b", "a.b", "../a", "torch", "class", "TRUE", "Null", "a" * 61])
 def test_packages_that_cannot_be(name: str) -> None:
     assert names.wrong_package(name)

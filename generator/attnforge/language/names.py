@@ -43,6 +43,6 @@ def wrong_package(name: str) -> str | None:
         return f"expected letters of ASCII, digits and underscores, a letter first, got {name!r}"
     if len(name) > 60:
         return "a name may have 60 characters"
-    if keyword.iskeyword(name) or name in _MODULES or name in ("true", "false", "null"):
+    if keyword.iskeyword(name) or name in _MODULES or name.lower() in ("true", "false", "null"):
         return f"{name!r} is taken: choose another name"
     return None

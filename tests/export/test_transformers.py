@@ -550,7 +550,19 @@ def test_layers_that_ask_for_no_attention_by_name_are_refused(
         model(ids, attention_mask=held, use_cache=False)
 
 
-@pytest.mark.parametrize("name", ["bloom", "git"])
+@pytest.mark.parametrize("name", MASKED_BY_THEMSELVES)
+def test_their_configurations_may_be_derived_from(
+    name: str, module: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = MASKED_BY_THEMSELVES[name].made()
+    own = type("Own", (type(model.config),), {"model_type": "own", "__module__": __name__})
+    monkeypatch.setattr(model.config, "__class__", own)
+    model.config._attn_implementation = module("causal").register()
+    with pytest.raises(ValueError, match="causal: layers of own make attention themselves"):
+        model(padded("nothing")[0], use_cache=False)
+
+
+@pytest.mark.parametrize("name", MASKED_BY_THEMSELVES)
 def test_a_compiler_finds_out_which_layers_ask_for_attention(name: str, module: Callable[..., ModuleType]) -> None:
     model, (ids, _) = MASKED_BY_THEMSELVES[name].made(), padded("nothing")
     model.config._attn_implementation = module("causal").register()

@@ -215,6 +215,17 @@ def test_generation_is_equal_token_by_token(
     assert len(new) == 8 or cache == "static"
 
 
+@pytest.mark.skipif(devices.GPU, reason="of Triton's interpreter")
+def test_bfloat16_is_generated_in_the_interpreter(module: Callable[..., ModuleType]) -> None:
+    model, (ids, _) = DECODERS["llama"].made().bfloat16(), padded("nothing")
+    model.set_attn_implementation(module("causal").register())
+    with torch.no_grad():
+        whole = model(ids).logits[:, -1]
+        begun = model(ids[:, :-1], use_cache=True).past_key_values
+        step = model(ids[:, -1:], past_key_values=begun).logits[:, -1]
+    assert (step - whole).abs().max() < 2e-2 * whole.abs().max()
+
+
 @pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("patched", [False, True])
 def test_compiled_generation_is_equal_token_by_token(patched: bool, module: Callable[..., ModuleType]) -> None:

@@ -95,8 +95,8 @@ def backward(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "kv_free", "for each a barrier that both workers are done with them"
     yield "k_tiles", "the keys of each worker"
     yield (
-        "left, right",
-        "the halves of 64 columns of a worker's values: the first in registers, the second in shared memory",
+        "v_held, v_shared",
+        "the halves of 64 columns of a worker's values: v_held in registers, v_shared in shared memory",
     )
     yield "zeros", "what the products for scores and dP begin with"
     yield "free", "for each stage of the buffers a barrier that workers are done with it"

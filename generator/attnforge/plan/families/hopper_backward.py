@@ -385,8 +385,8 @@ class Backward:
 
     @property
     def holds_values(self) -> bool:
-        """True if registers hold values."""
-        return hopper_values.held(self.shared.spec, self._masked)
+        """True if registers hold half of the values."""
+        return hopper_values.fit(self.shared.spec, self._masked)
 
     @property
     def _sloped(self) -> tuple[Statement, ...]:

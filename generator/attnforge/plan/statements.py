@@ -203,9 +203,9 @@ def lines(blocks: Iterable[Block]) -> list[str]:
     return found
 
 
-def code_names(blocks: Iterable[Block]) -> frozenset[str]:
+def code_names(*bodies: Iterable[Block]) -> frozenset[str]:
     """All names in the code of statements; what comments say of terms names nothing."""
-    return names(*(line.partition("#")[0] for line in lines(blocks)))
+    return names(*(line.partition("#")[0] for body in bodies for line in lines(body)))
 
 
 def label(text: str) -> str:

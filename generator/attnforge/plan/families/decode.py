@@ -147,7 +147,7 @@ class Decode:
     def imports(self) -> tuple[str, ...]:
         """What the file takes from kernels.py."""
         blocks = (block for kernel in self.kernels for block in kernel.blocks.values())
-        found = frozenset[str]().union(*map(code_names, (*blocks, self.span.body)))
+        found = code_names(*blocks, self.span.body)
         own = {function.defines for function in self.functions}
         turning = {"rotated"} if self.spec.rope else set()
         return tuple(sorted(found & self.known - own | turning | {"LOG2E", "add_product"}))

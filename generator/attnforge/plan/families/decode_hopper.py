@@ -141,7 +141,7 @@ class DecodeHopper:
     @property
     def imports(self) -> tuple[str, ...]:
         """What the file takes from kernels.py."""
-        found = frozenset[str]().union(*map(code_names, self.kernel.blocks.values()))
+        found = code_names(*self.kernel.blocks.values())
         return tuple(sorted(found & self.known | {"LOG2E", "partial_row_sums"}))
 
 

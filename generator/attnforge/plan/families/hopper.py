@@ -113,7 +113,7 @@ def _slow(access: Access) -> bool:
 
 def _named(kernels: Iterable[Kernel]) -> frozenset[str]:
     """All names in the statements of kernels."""
-    return frozenset().union(*(code_names(block) for kernel in kernels for block in kernel.blocks.values()))
+    return code_names(*(body for kernel in kernels for body in kernel.blocks.values()))
 
 
 def build(p: SharedParameters, known: frozenset[str]) -> Hopper | None:

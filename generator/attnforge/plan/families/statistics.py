@@ -39,7 +39,7 @@ class Statistics:
     @property
     def imports(self) -> tuple[str, ...]:
         """What the file takes from kernels.py."""
-        found = frozenset[str]().union(*map(code_names, self.kernel.blocks.values()))
+        found = code_names(*self.kernel.blocks.values())
         return tuple(sorted(found & self.known | {"LOG2E", "load_rows"}))
 
     @cached_property

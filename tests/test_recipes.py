@@ -166,6 +166,7 @@ def with_documents(names: dict[str, Any]) -> dict[str, float]:
     layers = [SimpleNamespace(attention=SimpleNamespace(inner_attention=None))]
     (layer,) = names["with_documents"](SimpleNamespace(layers=layers)).layers
     inner = layer.attention.inner_attention.build()
+    # a batch of two halves has a document's end between them
     cuts = torch.tensor([0, 5, 6, T], dtype=torch.int32)
     masks = importlib.import_module("torchtitan.models.common.attention").VarlenMetadata(cuts, cuts, 6, 6)
 
@@ -177,9 +178,13 @@ def with_documents(names: dict[str, Any]) -> dict[str, float]:
         outs = [causal(q * 0.3 * D**0.5, *(x.repeat_interleave(2, 2) for x in (k, v))) for q, k, v in parts]
         return torch.cat(outs, 1)[0]
 
+    def batch(*states: Any) -> Any:
+        return titan(*(x.unflatten(0, (2, -1)) for x in states)).flatten(0, 1)
+
     torch.manual_seed(0)
     states = torch.randn(T, 2 * H, D), torch.randn(T, H, D), torch.randn(T, H, D)
-    return apart(passes(titan, *states), passes(plain, *states))
+    expected = passes(plain, *states)
+    return apart([*passes(titan, *states), *passes(batch, *states)], [*expected, *expected])
 
 
 def fading(q: Any, k: Any, v: Any, window: int) -> torch.Tensor:

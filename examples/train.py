@@ -62,7 +62,7 @@ SAVE_EVERY = 20
 @click.option("--seed", default=0, show_default=True, help="Of the model's first weights and of the text.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=click.Path(file_okay=False, path_type=Path),
     default=Path("build/train"),
     show_default=True,
     help="Folder of all that is written.",
@@ -80,10 +80,12 @@ def main(
 ) -> None:
     """Train a small decoder with rendered kernels and with sdpa; write losses, their picture and checkpoints."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise click.UsageError("--device cuda: torch finds no GPU here")
     size = size or ("large" if device == "cuda" else "small")
     dtype = dtype or ("bfloat16" if device == "cuda" else "float32")
     if device == "cpu" and attention != "sdpa":
-        interpret(dtype)
+        interpret()
     settings = SIZES[size](seed=seed, device=device, dtype=dtype)
     names = ["ours", "sdpa"] if attention == "both" else [attention]
     out.mkdir(parents=True, exist_ok=True)
@@ -97,10 +99,8 @@ def main(
     tell(console, trainers, out)
 
 
-def interpret(dtype: str) -> None:
+def interpret() -> None:
     """Has Triton run kernels on the CPU; it heeds this when it is first imported."""
-    if dtype != "float32":
-        raise click.UsageError(f"--dtype {dtype}: Triton's interpreter trains in float32 alone")
     if importlib.util.find_spec("triton") is None:
         raise click.UsageError("kernels need triton, which exists on Linux; --attention sdpa needs none")
     os.environ["TRITON_INTERPRET"] = "1"

@@ -117,6 +117,15 @@ def test_both_learn_the_same_and_a_run_that_was_cut_goes_on(tmp_path: Path, monk
     assert losses(cut) == found
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(GPU, reason="kernels run on a CPU in the interpreter alone")
+def test_both_learn_the_same_in_bfloat16_in_the_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = run(monkeypatch, tmp_path, "--steps", "2", "--dtype", "bfloat16")
+    assert done.exit_code == 0, done.output
+    for ours, theirs in zip(*losses(tmp_path).values(), strict=True):
+        assert ours == pytest.approx(theirs, abs=0.01)
+
+
 def test_the_model_learns_to_look_values_up(tmp_path: Path) -> None:
     settings = train.SIZES["small"](seed=0, device="cpu", dtype="float32")
     trainer = Trainer(settings, "sdpa", tmp_path / "sdpa.pt")
@@ -166,9 +175,15 @@ def test_a_checkpoint_is_whole_or_the_one_before(tmp_path: Path, monkeypatch: py
     trainer.load()
 
 
-def test_half_precision_is_refused_in_the_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = run(monkeypatch, tmp_path, "--dtype", "bfloat16")
-    assert done.exit_code == 2 and "float32 alone" in done.output
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
+def test_what_cannot_be_used_is_told_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = run(monkeypatch, tmp_path / "new", "--device", "cuda")
+    assert done.exit_code == 2 and "torch finds no GPU here" in done.output
+    assert not (tmp_path / "new").exists()
+    taken = tmp_path / "file"
+    taken.touch()
+    done = run(monkeypatch, taken, "--attention", "sdpa", "--steps", "2")
+    assert done.exit_code == 2 and "is a file" in " ".join(done.output.split())
 
 
 def test_losses_are_written_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

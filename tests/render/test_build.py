@@ -240,6 +240,7 @@ for call in calls:
         ("mask: [causal]\nscore: []\n", "<spec>:1:1: error: name is missing: name: variant"),
         ("name: a/b\nmask: [causal]\n", "<spec>:1:7: error: name: expected letters of ASCII"),
         ("- causal\n", "<spec>:1:1: error: "),
+        ('{"name":"near","windw":3}', "<spec>:1:16: error: unknown key 'windw'"),
     ],
 )
 def test_mistakes_keep_their_places(given: str | Mapping[str, object], message: str, place: Path) -> None:
@@ -259,6 +260,7 @@ def test_mistakes_keep_their_places(given: str | Mapping[str, object], message: 
             "spec: expected texts, numbers, truth values, lists and mappings, got Tensor",
         ),
         ("cusal", FileNotFoundError, "'cusal' is neither a file nor a shipped variant (did you mean 'causal'?)"),
+        ("specs/" + "x" * 300, FileNotFoundError, f"'specs/{'x' * 300}' is neither a file nor a shipped variant"),
         (Path("specs/lost.yaml"), FileNotFoundError, "'specs/lost.yaml' is neither a file nor a shipped variant"),
     ],
 )

@@ -78,12 +78,14 @@ def _load(spec: str | os.PathLike[str] | Mapping[str, object]) -> Spec:
     """The spec of a file, of a shipped variant, of a text or of a mapping; texts stand in the working folder."""
     if isinstance(spec, Mapping):
         return language.loads(_written(spec), Path.cwd(), shown="<spec>")
-    if isinstance(spec, str) and ("\n" in spec or ": " in spec):
+    # no file is called so: JSON without spaces is YAML, too
+    if isinstance(spec, str) and ("\n" in spec or ": " in spec or spec.lstrip().startswith("{")):
         return language.loads(spec, Path.cwd(), shown="<spec>")
     if not isinstance(spec, str | os.PathLike):
         raise TypeError(f"spec: expected a path, YAML text or a mapping, got {type(spec).__name__}")
     path = Path(spec)
-    if not path.is_file():
+    # unlike Path.is_file this is false, too, of what no file can be called
+    if not os.path.isfile(path):
         shipped = resources.variants()
         if str(spec) not in shipped:
             raise FileNotFoundError(f"{str(spec)!r} is neither a file nor a shipped variant{near(str(spec), shipped)}")

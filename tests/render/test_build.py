@@ -197,7 +197,8 @@ with unformatted.as_printed():
 
 
 @pytest.mark.slow
-def test_without_triton_all_but_the_kernels_works(place: Path) -> None:
+@pytest.mark.parametrize("interpreter", ["1", "0"])
+def test_without_triton_all_but_the_kernels_works(interpreter: str, place: Path) -> None:
     code = f"""
 import sys
 sys.modules["triton"] = None
@@ -221,7 +222,7 @@ for call in calls:
         print("ModuleNotFoundError:", error)
 """
     path = os.pathsep.join(map(str, (Path(attnforge.__file__).parents[1], TESTS)))
-    env = os.environ | {"PYTHONPATH": path, devices.INTERPRETER: "1"}
+    env = os.environ | {"PYTHONPATH": path, devices.INTERPRETER: interpreter}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     told = (

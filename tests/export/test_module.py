@@ -345,6 +345,8 @@ def test_what_a_cache_cannot_have_is_refused(package: Callable[..., ModuleType])
         layer(x, cache=layer.new_cache(B, T))
     with pytest.raises(ValueError, match="cache: expected no k_lens and k_starts beside it"):
         layer(x, cache=layer.new_cache(B, T), k_lens=torch.tensor([3, 5], dtype=torch.int32))
+    with pytest.raises(TypeError, match="dtype: expected float16, bfloat16 or float32, got float8_e4m3fn"):
+        layer.new_cache(B, T, dtype=torch.float8_e4m3fn)
 
 
 def test_tables_stay_exact_whatever_the_module_becomes(package: Callable[..., ModuleType]) -> None:

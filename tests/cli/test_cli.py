@@ -304,6 +304,26 @@ def test_new_from_a_variant(variant: str, folder: Path) -> None:
     run("check", "specs/mine.yaml")
 
 
+def test_new_from_a_file_with_a_mark_of_its_byte_order(folder: Path) -> None:
+    (folder / "marked.yaml").write_bytes(b"\xef\xbb\xbfname: marked\nmask: [causal]\n")
+    run("new", "mine", "--from", "marked.yaml")
+    assert (folder / "specs" / "mine.yaml").read_bytes() == b"name: mine\nmask: [causal]\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"name: bad\ndescription: caf\xe9\n", "bad.yaml:2:1: error: this file is not UTF-8 text"),
+        (b"", "bad.yaml:1:1: error: this file is empty"),
+        (b"{name: bad, mask: [causal]}\n", "bad.yaml has no line that begins with `name:`"),
+    ],
+)
+def test_new_from_a_file_that_tells_no_name(data: bytes, message: str, folder: Path) -> None:
+    (folder / "bad.yaml").write_bytes(data)
+    assert message in run("new", "mine", "--from", "bad.yaml", code=2).stderr
+    assert files(folder) == {"bad.yaml"}
+
+
 @pytest.mark.parametrize("name", ["../up", "a b", "class", "1st", "", "a.b", "é"])
 def test_new_refuses_names_that_are_no_identifiers(name: str, folder: Path) -> None:
     run("new", name, code=2)

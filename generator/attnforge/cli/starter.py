@@ -6,9 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import click
 import yaml
 
-from ..source import resources
+from ..source import located_yaml, resources
+from ..source.errors import Problems
 
 _STARTER = """\
 name: {name}
@@ -40,7 +42,13 @@ def text(name: str, origin: Path | None) -> str:
     """The text of a new spec, from a shipped variant if one is given."""
     if origin is None:
         return _STARTER.format(name=name)
-    return re.sub(r"(?m)^name:.*$", f"name: {name}", origin.read_text(encoding="utf-8"), count=1)
+    problems = Problems()
+    located_yaml.read(origin, str(origin), problems)
+    problems.raise_if_any()
+    written, found = re.subn(r"(?m)^name:.*$", f"name: {name}", origin.read_text(encoding="utf-8-sig"), count=1)
+    if not found:
+        raise click.UsageError(f"{origin} has no line that begins with `name:`")
+    return written
 
 
 def variants() -> dict[str, list[tuple[str, str]]]:

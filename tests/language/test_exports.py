@@ -28,10 +28,11 @@ def test_what_a_module_does_not_keep_may_have_its_names(tmp_path: Path) -> None:
     assert load(tmp_path, f"{given}\nexports: [module]").exports == ("module",)
 
 
-def test_a_name_that_switches_on_other_code_has_no_layers(tmp_path: Path) -> None:
-    path = tmp_path / "flash1.yaml"
-    path.write_text("name: flash1\nmask: [causal]\nexports: [transformers]\n")
-    told = "flash1.yaml:3:11: error: transformers: 'flash' in a name switches on other code of transformers"
+@pytest.mark.parametrize(("name", "word"), [("flash1", "flash"), ("my_eager", "eager")])
+def test_a_name_that_switches_on_other_code_has_no_layers(name: str, word: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(f"name: {name}\nmask: [causal]\nexports: [transformers]\n")
+    told = f"{name}.yaml:3:11: error: transformers: '{word}' in a name switches on other code of transformers"
     with pytest.raises(SpecError, match=told):
         spec.load(path, terms=resources.terms_for(path))
 
@@ -118,6 +119,11 @@ def test_scores_tell_of_caps_biases_and_positions(tmp_path: Path) -> None:
             "mask: [causal]\nscore: [expr: score * key]\ninputs: {key: {axes: [head]}}\nexports: [transformers]",
             "5:11",
             "transformers: 'key' is what layers hand over anyway",
+        ),
+        (
+            "mask: [causal]\nscore: [expr: score + labels]\ninputs: {labels: {axes: []}}\nexports: [transformers]",
+            "5:11",
+            "transformers: 'labels' is a keyword that models take for themselves; call the input otherwise",
         ),
         ("algorithm: flash1\nexports: [module]", "3:11", "module: the algorithm flash1 has the forward pass alone"),
         ("latent: true\nexports: [module]", "3:11", "module: keys and values of latent heads share their columns"),

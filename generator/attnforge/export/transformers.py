@@ -47,7 +47,7 @@ def build(spec: Spec, arguments: Sequence[Argument]) -> Transformers:
         (a.name, _passed(spec, a)) for a in arguments if (spec.layers.seen, a.name) != ("prefix", "prefix_len")
     )
     return Transformers(
-        (*LOADED_WORDS, "eager", "/", "|"),
+        (*LOADED_WORDS, "/", "|"),
         f"packed_{spec.layers.seen}" if spec.packed else spec.layers.seen,
         _rows(spec),
         tuple(_checks(spec)),

@@ -56,6 +56,19 @@ _OF_LAYERS = frozenset(
         "angles",
     )
 )
+# keywords that models, or layers before attention, take and do not hand on
+_OF_MODELS = frozenset(
+    (
+        "hidden_states",
+        "input_ids",
+        "inputs_embeds",
+        "labels",
+        "logits_to_keep",
+        "past_key_values",
+        "position_embeddings",
+        "use_cache",
+    )
+)
 # what a module's forward calls by these names
 _OF_FORWARD = frozenset(("attention", "cache", "context", "self", "tables", "torch", "x"))
 # what a module has of its own, beside what all modules of torch have
@@ -80,7 +93,7 @@ _OF_CONSTRUCTORS = frozenset(
 # keywords of `attention` beside its own
 _OF_STATISTICS = frozenset(("return_max_logit", "return_key_sums"))
 # in the name of an attention function they switch on other code of transformers
-LOADED_WORDS = ("flash", "sdpa", "flex")
+LOADED_WORDS = ("flash", "sdpa", "flex", "eager")
 
 
 @dataclass(frozen=True)
@@ -130,6 +143,8 @@ def _no_layers(spec: Candidate) -> Iterator[str]:
             yield f"{word!r} in a name switches on other code of transformers; call the spec otherwise"
     for name in sorted(_OF_LAYERS.intersection(spec.keywords)):
         yield f"{name!r} is what layers hand over anyway; call the input otherwise"
+    for name in sorted(_OF_MODELS.intersection(spec.keywords)):
+        yield f"{name!r} is a keyword that models take for themselves; call the input otherwise"
     if not spec.algorithm.backward:
         yield f"the algorithm {spec.algorithm.name} has the forward pass alone; leave algorithm out"
     if spec.rope and (spec.rope.dims or spec.rope.layout != "half"):

@@ -285,6 +285,7 @@ def test_terms_of_a_text_stand_in_the_working_folder(tmp_path: Path, monkeypatch
     [
         ("linux", {}, "home/.cache/attnforge"),
         ("linux", {"XDG_CACHE_HOME": "/xdg"}, "/xdg/attnforge"),
+        ("linux", {"XDG_CACHE_HOME": "relative"}, "home/.cache/attnforge"),
         ("darwin", {"XDG_CACHE_HOME": "/xdg"}, "home/Library/Caches/attnforge"),
         ("win32", {}, "home/AppData/Local/attnforge/Cache"),
         ("win32", {"LOCALAPPDATA": "/local"}, "/local/attnforge/Cache"),

@@ -71,7 +71,9 @@ def folder() -> Path:
         return Path.home() / "Library" / "Caches" / "attnforge"
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "attnforge" / "Cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attnforge"
+    # a relative one is to be ignored: what it means changes with the working folder
+    caches = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(caches) if os.path.isabs(caches) else Path.home() / ".cache") / "attnforge"
 
 
 def _load(spec: str | os.PathLike[str] | Mapping[str, object]) -> Spec:

@@ -99,6 +99,35 @@ score:
   - expr: "q - k"
 """,
     "number": "score:\n  - expr: '2'\n  - expr: score - k\n",
+    "left_out": """
+mask:
+  - expr: "q - k < reach[(q - k) % 3] and open and doc[k] == doc[q] and near"
+score:
+  - expr: "score * calm + bias + lift * tanh(score) + fade[q] - fade[k]"
+inputs:
+  reach: {axes: [kv_head, 3], dtype: int, default: 6}
+  open: {axes: [batch], dtype: bool, default: true}
+  near: {axes: [query // 4, key // 4], dtype: bool, default: true}
+  doc: {axes: [batch, token], dtype: int, default: 3}
+  lift: {axes: [batch, head, query], grad: true, default: 0.5}
+  fade: {axes: [batch, token, head], grad: true, scan: cumsum, default: -0.125}
+  calm: {axes: [key, batch], default: 0.75, min: 0.5}
+  bias: {axes: [head, query, key], default: -0.25}
+""",
+    "packed_left_out": """
+layout: packed
+mask:
+  - expr: "q - k < reach[(q - k) % 3] and open and doc[k] == doc[q]"
+score:
+  - expr: "score * calm + lift * tanh(score) + fade[q] - fade[k]"
+inputs:
+  reach: {axes: [kv_head, 3], dtype: int, default: 6}
+  open: {axes: [batch], dtype: bool, default: true}
+  doc: {axes: [batch, token], dtype: int, default: 3}
+  lift: {axes: [batch, head, query], grad: true, default: 0.5}
+  fade: {axes: [batch, token, head], grad: true, scan: cumsum, default: -0.125}
+  calm: {axes: [key, batch], default: 0.75, min: 0.5}
+""",
     "numbers": "mask: [causal]\nscore:\n  - expr: q_len - 3\n",
     "runtime": """
 rope: {layout: interleaved, dims: 4}
@@ -366,6 +395,20 @@ def test_flex_attention_gives_what_the_reference_gives(name: str, variants: Call
         operands, keywords = arguments(of, case)
         got = of.exported["attention"](*operands, **keywords, return_lse=True)
         torch.testing.assert_close(got, of.reference(*operands, **keywords, return_lse=True), **close(case))
+
+
+@pytest.mark.parametrize("name", ["left_out", "packed_left_out"])
+def test_what_may_be_left_out_is_what_the_reference_has(
+    name: str, variants: Callable[[str], Variant], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = variants(name)
+    monkeypatch.setitem(of.exported, "flex_attention", dense)
+    monkeypatch.setitem(of.exported, "create_block_mask", lambda mask, *sizes, device: mask)
+    for case in cases(of):
+        operands, keywords = arguments(of, case)
+        cuts = {x: value for x, value in keywords.items() if "seqlen" in x}
+        got = of.exported["attention"](*operands, **cuts, return_lse=True)
+        torch.testing.assert_close(got, of.reference(*operands, **cuts, return_lse=True), **close(case))
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -132,6 +132,12 @@ CASES = {
         "shaw", score=distances, keep=BEFORE | True, more=("distance_score_proj.weight", "distance_score_proj.bias")
     ),
     "learned tables": Case("tables", TABLE, score=table, more=("near", "warmth")),
+    "left out": Case(
+        "left_out",
+        "mask: [causal]\nscore: [expr: score * warmth + lift]\ninputs:\n"
+        "  warmth: {axes: [kv_head], grad: true, default: 0.5}\n  lift: {axes: [batch, query], grad: true, default: 2}",
+        score=lambda score, layer, x: score * 0.5 + 2,
+    ),
     "a handed bias": Case("pair_bias", given={"bias": torch.randn(B, HEADS, T, T)}, keep=BEFORE | True),
 }
 

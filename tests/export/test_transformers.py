@@ -180,6 +180,24 @@ def test_values_of_keys_count_padding_whether_keys_are_cached_or_not(module: Cal
 
 
 @pytest.mark.usefixtures("on_device")
+@torch.no_grad()
+def test_models_may_leave_out_what_has_a_value_then(module: Callable[..., ModuleType]) -> None:
+    own = module(
+        "shifted",
+        "mask: [causal, expr: 'open']\nscore: [expr: 'score * calm + shift[q]']\nexports: [decode, transformers]\n"
+        "inputs:\n  open: {axes: [head, key], dtype: bool, default: true}\n  calm: {axes: [batch, key], default: 1}\n"
+        "  shift: {axes: [batch, token], default: 0.5}\n",
+    )
+    model, (ids, held), found = DECODERS["llama"].made(), padded("left"), []
+    for implementation in ("eager", own.register()):
+        model.set_attn_implementation(implementation)
+        prompt = model(ids[:, :10], attention_mask=held[:, :10], use_cache=True)
+        step = model(ids[:, 10:], attention_mask=held, past_key_values=prompt.past_key_values)
+        found.append(torch.cat((prompt.logits[held[:, :10].bool()], step.logits[:, 0])))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize(
     ("name", "length"), [("llama", 8), ("mistral", 5), ("gemma2", 8), ("gpt_oss", 5), ("phimoe", 8)]

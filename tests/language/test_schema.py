@@ -23,7 +23,8 @@ GOOD = [
     "mask:\n  - any: [causal, {not: {sliding_window: {size: runtime}}}]\n  - all: [prefix_lm, {expr: 'k < 9'}]\n",
     "score:\n  - expr: score + a + n\n  - expr: score * c[q]\n"
     "inputs:\n  a: {axes: [head], grad: true, default: '1 / heads'}\n"
-    "  c: {axes: [batch, token], scan: cumsum, description: a test}\n  n: {axes: [], dtype: int, min: 1, max: 9}\n",
+    "  c: {axes: [batch, token], scan: cumsum, default: -1, description: a test}\n"
+    "  n: {axes: [], dtype: int, min: 1, max: 9}\n",
 ]
 BAD = [
     "windw: 4\n", "layout: ragged\n", "heads: 4\n", "rope: {layout: half, dims: 7}\n", "rope: {dims: 8}\n",

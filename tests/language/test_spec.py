@@ -78,6 +78,20 @@ def test_everything_a_spec_says_arrives(tmp_path: Path) -> None:
     assert [evaluate(keep, {"q": 1, "k": k}) for k in range(5)] == [True, True, False, True, True]
 
 
+def test_inputs_of_any_axes_have_one_value_where_none_is_given(tmp_path: Path) -> None:
+    loaded = load(
+        tmp_path,
+        "mask: [expr: 'open and k < doc']\nscore: [expr: 'score * calm + lift + x']\ninputs:\n"
+        "  open: {axes: [head], dtype: bool, default: false}\n  doc: {axes: [query // 4], dtype: int, default: 3}\n"
+        "  calm: {axes: [batch, key], min: 1, default: 1}\n  lift: {axes: [kv_head], default: 1}\n"
+        "  x: {axes: [head], default: 1}\n",
+    )
+    found = {given.name: (given.value, given.default) for given in loaded.inputs}
+    one = Node("num", (), 1, "int")
+    assert found.pop("x") == (None, one)
+    assert found == {"open": (False, None), "doc": (3, None), "calm": (1.0, None), "lift": (1.0, None)}
+
+
 def test_a_terms_folder_beside_the_spec_comes_first(tmp_path: Path) -> None:
     (tmp_path / "terms").mkdir()
     own = 'name: causal\nkind: mask\ndescription: Mine.\noptions:\n  by: {type: int, default: 2}\nkeep: "k + by <= q"\n'

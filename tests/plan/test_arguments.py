@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import math
 from collections.abc import Callable
 from types import ModuleType
@@ -19,6 +21,14 @@ from attnforge.language import spec
 from attnforge.source import resources
 
 DEVICE = "cuda" if GPU else "cpu"
+CONSTANTS = """inputs:
+  reach: {axes: [kv_head, 3], dtype: int, default: 6}
+  open: {axes: [batch], dtype: bool, default: true}
+  doc: {axes: [batch, token], dtype: int, default: 3}
+  lift: {axes: [batch, head, query], grad: true, default: 0.5}
+  fade: {axes: [batch, token, head], grad: true, scan: cumsum, default: -0.125}
+  calm: {axes: [key, batch], default: 0.75, min: 0.5}
+"""
 SPECS = {
     "rope": "rope: {layout: half}\nmask: [causal]",
     "inputs": "mask:\n  - expr: q - k < reach\nscore:\n  - expr: score + lift * rise\n"
@@ -31,6 +41,13 @@ SPECS = {
     "numbers": "mask:\n  - expr: q - k < reach or everything\nscore: [expr: score * temp]\ninputs:\n"
     "  reach: {axes: [], dtype: int, default: 3, min: 1}\n  everything: {axes: [], dtype: bool, default: false}\n"
     "  temp: {axes: [], default: -1.5}",
+    "constants": "mask: [causal, expr: 'q - k < reach[(q - k) % 3]', expr: 'near and open and doc[k] == doc[q]']\n"
+    f"score: [expr: 'score * calm + bias + lift * tanh(score) + fade[q] - fade[k]']\n{CONSTANTS}"
+    "  bias: {axes: [head, query, key], default: -0.25}\n"
+    "  near: {axes: [query // 4, key // 4], dtype: bool, default: true}",
+    "packed_constants": "layout: packed\n"
+    "mask: [causal, expr: 'q - k < reach[(q - k) % 3]', expr: 'open and doc[k] == doc[q]']\n"
+    f"score: [expr: 'score * calm + lift * tanh(score) + fade[q] - fade[k]']\n{CONSTANTS}",
     "capitals": "mask: [causal]\nscore: [expr: score * T + B]\n"
     "inputs: {T: {axes: []}, B: {axes: [head, key], grad: true}}",
     "dropout": "dropout: true",
@@ -305,6 +322,68 @@ def test_numbers_of_a_call_may_be_left_out(package: Callable[[str], ModuleType],
     assert torch.equal(plain, attend(**operands(), **known))
     for other in ({"reach": 5}, {"everything": True}, {"temp": 1.0}):
         assert not torch.equal(plain, attend(**operands(), **other))
+
+
+def held(name: str) -> dict[str, torch.Tensor]:
+    """The tensors that a call without them has."""
+    count, packed = 12, name.startswith("packed")
+    rows = () if packed else (1,)
+    found = {
+        "reach": torch.full((2, 3), 6),
+        "open": torch.ones(2 if packed else 1, dtype=torch.bool),
+        "doc": torch.full((*rows, count), 3),
+        "lift": torch.full((*rows, 2, count), 0.5),
+        "fade": torch.full((*rows, count, 2), -0.125),
+        "calm": torch.full((count, *rows), 0.75),
+    }
+    pairs = {"bias": torch.full((2, count, count), -0.25), "near": torch.ones(3, 3, dtype=torch.bool)}
+    return {key: x.to(DEVICE) for key, x in (found if packed else found | pairs).items()}
+
+
+@pytest.mark.parametrize("function", ["attention", "reference"])
+@pytest.mark.parametrize("name", ["constants", "packed_constants"])
+def test_tensors_of_one_value_may_be_left_out(name: str, function: str, package: Callable[[str], ModuleType]) -> None:
+    attend, full = getattr(package(name), function), held(name)
+    given = operands(name.startswith("packed")) | (cuts(0, 5, 12) if name.startswith("packed") else {})
+    tensors = [given[x].requires_grad_() for x in "qkv"]
+    plain, known = (attend(**given, **x, return_lse=True) for x in ({}, full))
+    slopes, known_slopes = (torch.autograd.grad(out.square().sum() + lse.sum(), tensors) for out, lse in (plain, known))
+    for x, y in zip((*plain, *slopes), (*known, *known_slopes), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(plain, package(name).reference(**given, return_lse=True), rtol=1e-4, atol=1e-4)
+    for key, x in full.items():
+        learns = x.float().requires_grad_() if key in ("lift", "fade") else x
+        torch.testing.assert_close(attend(**given, **{key: learns}), plain[0], rtol=1e-6, atol=1e-6)
+        rising = torch.linspace(1, 4, x.numel(), device=DEVICE).view(x.shape)
+        other = ~x if x.dtype == torch.bool else rising.to(x.dtype)
+        assert not torch.equal(attend(**given, **{key: other}), plain[0])
+
+
+@pytest.mark.slow
+def test_a_compiler_takes_calls_without_them(package: Callable[[str], ModuleType]) -> None:
+    attention, given = package("constants").attention, operands()
+    compiled = torch.compile(lambda x: attention(**x), fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(given), attention(**given))
+
+
+def test_what_is_left_out_takes_no_memory(
+    package: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, seen = package("constants"), dict[str, torch.Tensor]()
+    launch = importlib.import_module(f"{module.__name__}.launch")
+    attend, names = launch.attend, inspect.signature(launch.attend).parameters
+
+    def watched(*given: Any) -> Any:
+        seen.update({name.removeprefix("in_"): x for name, x in zip(names, given, strict=True)})
+        return attend(*given)
+
+    monkeypatch.setattr(launch, "attend", watched)
+    module.attention(**operands())
+    for name in held("constants"):
+        assert seen[name].untyped_storage().nbytes() <= 4
+    float16 = {x: y.half() for x, y in operands().items()}
+    module.attention(**float16)
+    assert seen["lift"].dtype == torch.float32
 
 
 def test_names_of_a_user_may_be_those_of_sizes(package: Callable[[str], ModuleType]) -> None:

@@ -115,6 +115,18 @@ class Variant:
 
 
 MOOD = "inputs: {mood: {axes: [batch, token, head]}}"
+LEFT_OUT = """mask: [causal, expr: 'q - k < reach[(q - k) % 3]', expr: 'open and doc[k] == doc[q]']
+score: [expr: 'score * calm + lift * tanh(score) + fade[q] * fade[max(k - 1, 0)] * near[min(q - k, 7)] + mood[k]']
+inputs:
+  reach: {axes: [kv_head, 3], dtype: int, default: 20}
+  open: {axes: [batch], dtype: bool, default: true}
+  doc: {axes: [batch, token], dtype: int, default: 3}
+  lift: {axes: [head, batch, query], grad: true, default: 0.5}
+  fade: {axes: [batch, token, head], default: -0.5}
+  near: {axes: [batch, query, 8], default: 0.25}
+  calm: {axes: [key, batch], default: 0.75, min: 0.5}
+  mood: {axes: [token], default: 1.5}
+"""
 VARIANTS = {
     "plain": Variant("mask: [causal]"),
     "window": Variant("mask: [causal, sliding_window: {size: 20}]"),
@@ -163,6 +175,8 @@ VARIANTS = {
         "mask: [causal]\nscore: [expr: 'score * warmth']\ninputs: {warmth: {axes: [kv_head]}}",
         same(warmth=torch.tensor([0.5, 2.0])),
     ),
+    "left_out": Variant(LEFT_OUT),
+    "left_out_packed": Variant(f"layout: packed\n{LEFT_OUT}"),
     "equal_heads": Variant("heads: equal\nmask: [causal]", shape={"kv_heads": 4}),
     "packed_training": Variant(f"layout: packed\nmask: [causal]\nscore: [expr: 'score + mood[k]']\n{MOOD}", tokens),
     "packed_rows": Variant(

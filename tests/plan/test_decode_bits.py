@@ -28,6 +28,7 @@ REFUSED = {
     "blocked": "a mask such as block_sparse has the bits of a row hang on the tile that it stands in",
     "packed_training": PACKED,
     "packed_rows": PACKED,
+    "left_out_packed": PACKED,
 }
 MORE = {
     # axes in another order, and those that have no batch entry of their own

@@ -55,6 +55,7 @@ class Flex:
     """The texts that the module's template prints."""
 
     arguments: tuple[Argument, ...]  # the keywords that the factory takes
+    made: dict[str, str]  # of those that a call may leave out what they are then, by their names in code
     facts: tuple[tuple[str, str, str], ...]  # what it takes beside them: name, type, text in `attention`
     prepare: tuple[str, ...]  # its statements
     views: tuple[str, ...]  # more of them: a name for each place that an input is read at
@@ -96,10 +97,13 @@ def build(spec: Spec, arguments: Iterable[Argument], guarded: bool) -> Flex:
         mask.append(_line("keep", _keep(joined, leaf), term.label))
     score, mask = _placed(score, leaf.places), _placed(mask, leaf.places)
     prepare = [line for given in spec.inputs if given.axes for line in _prepared(given, spec, given.name in far)]
-    words = _words((*score, *mask, *prepare, *(a.default or "" for a in taken)))
+    rows = {} if spec.packed else {"queries": "q_len", "keys": "k_len"}
+    made = {a.code: a.made(**rows) for a in taken if a.absent}
+    words = _words((*score, *mask, *prepare, *made.values()))
     words |= {"queries", "keys"} if spec.packed else set()  # rows, also those that no sequence has
     return Flex(
         arguments=taken,
+        made=made,
         facts=tuple((name, *fact) for name, fact in _FACTS.items() if name in words),
         prepare=tuple(prepare),
         views=tuple(leaf.views),

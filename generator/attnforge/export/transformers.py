@@ -124,6 +124,6 @@ def _passed(spec: Spec, argument: Argument) -> str:
     if name == "seed":
         # of the CPU's generator: checkpointing draws the same again, and nothing waits for a GPU
         return 'int(torch.randint(2**62, (), device="cpu")) if dropout else None'
-    if argument.value:
-        return f'kwargs.get("{name}", {argument.value})'
-    return f'kwargs.get("{name}")' if argument.default else f'_keyword("{name}", kwargs)'
+    if argument.absent:
+        return f'kwargs.get("{name}")'
+    return f'kwargs.get("{name}", {argument.value})' if argument.value else f'_keyword("{name}", kwargs)'

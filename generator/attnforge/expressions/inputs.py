@@ -38,13 +38,13 @@ class Input:
     dtype: Literal["float", "int", "bool"] = "float"
     grad: bool = False
     scan: Literal["cumsum"] | None = None
-    default: Node | None = None  # over h and heads
+    default: Node | None = None  # over h and heads: what kernels take where none is given
     description: str = ""
     minimum: float | None = None  # what the caller promises of its values; of a scalar it is checked
     maximum: float | None = None
     source: str = ""  # the input that kernels read it from, as a part of what they take for that one
     part: int = 0
-    value: int | float | bool | None = None  # of a number of the call: what it is where none is given
+    value: int | float | bool | None = None  # what it is everywhere where none is given
     keyword: str = ""  # of `attention`, where `name` is what generated code calls it
 
     @property

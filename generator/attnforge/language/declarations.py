@@ -98,10 +98,10 @@ class _Reader:
             self.fail("scan", "only float inputs with a token axis can be scanned")
         elif scan and set(given.kinds) - {*HEAD_AXES, "token"}:
             self.fail("scan", "a scanned input has no other axes than batch, head or kv_head, and token")
-        if "default" in fields and axes == ():
+        if "default" in fields and given.kinds == ("head",) and dtype != "bool":
+            given = dataclasses.replace(given, default=self._default(given))
+        elif "default" in fields and axes is not None:
             given = dataclasses.replace(given, value=self._value(given))
-        elif "default" in fields:
-            given = dataclasses.replace(given, default=self._default(given, axes))
         return None if axes is None or self.wrong else given
 
     def _gradient(self, given: Input, axes: tuple[Axis, ...] | None) -> None:
@@ -110,15 +110,12 @@ class _Reader:
         if (axes is not None or given.dtype != "float") and (why := given.no_gradient):
             self.fail("grad", why)
 
-    def _default(self, given: Input, axes: tuple[Axis, ...] | None) -> Node | None:
+    def _default(self, given: Input) -> Node | None:
+        """The default of an input that differs between heads alone, in which they may differ, too."""
         value = self.fields.found["default"].value
-        if axes and set(given.kinds) - {"head"}:
-            self.fail("default", "only inputs with no other axis than head can have a default")
-        elif isinstance(value.data, bool) or not isinstance(value.data, str | int | float):
+        if isinstance(value.data, bool) or not isinstance(value.data, str | int | float):
             got = value.raw or value.kind
             self.fail("default", f"default: expected a number or an expression of h and heads, got {got}")
-        elif given.dtype == "bool":
-            self.fail("default", "an input of truth values cannot have a default")
         elif isinstance(value.data, float) and not math.isfinite(value.data):
             self.fail("default", f"default: expected a finite number, got {value.raw}")
         else:
@@ -133,9 +130,13 @@ class _Reader:
         return None
 
     def _value(self, given: Input) -> int | float | bool | None:
-        """The default of a number of the call."""
-        low, high = given.minimum, given.maximum
-        found = number(self.fields.found["default"].value, given.dtype, self.problems, "default")
+        """The default of a number of the call, or of all that an input holds."""
+        low, high, value = given.minimum, given.maximum, self.fields.found["default"].value
+        if isinstance(value.data, str) and re.search(r"\b(h|heads)\b", value.data):
+            why = "only floats and whole numbers with the axes [head] differ between heads where none are given"
+            self.fail("default", f"default: expected a number or truth value, got {value.raw}: {why}")
+            return None
+        found = number(value, given.dtype, self.problems, "default")
         if found is None:
             self.wrong = True
         elif low is not None and found < low:

@@ -181,7 +181,7 @@ def projected(given: Input) -> bool:
 
 
 def _made(given: Input) -> bool:
-    return given.grad and given.default is None
+    return given.grad and given.default is None and given.value is None
 
 
 def _no_statistics(spec: Candidate) -> Iterator[str]:

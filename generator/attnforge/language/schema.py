@@ -71,8 +71,8 @@ class InputModel(_Model):
     )
     default: bool | str | float | None = Field(
         None,
-        description="Its value where none is given: with the axis `head` alone a number or an expression of `h` and "
-        "`heads`, of a number of the call a number or truth value.",
+        description="Its value, or that of all its entries, where none is given: a number or truth value. Of numbers "
+        "with the axis `head` alone it may be an expression of `h` and `heads`.",
     )
     min: float | None = Field(
         None,

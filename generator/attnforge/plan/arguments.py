@@ -26,8 +26,9 @@ class Argument:
     grad: bool = False
     scan: bool = False
     optional: bool = False
-    default: str | None = None  # torch text that makes it when it is not given
-    value: str | None = None  # of a scalar: the default in the signature
+    default: str | None = None  # torch text of what kernels take where it is not given
+    value: str | None = None  # what a number is where it is not given, and each entry of a tensor
+    sizes: tuple[str, ...] = ()  # of a tensor that has a value: those of its axes, 1 where that stands for any
     minimum: float | None = None
     maximum: float | None = None
     doc: str = ""
@@ -39,11 +40,30 @@ class Argument:
         return self.renamed or self.name
 
     @property
+    def absent(self) -> bool:
+        """Whether it is a tensor that a call may leave out."""
+        return self.kind == "tensor" and (self.optional or self.default is not None or self.value is not None)
+
+    def made(self, **called: str) -> str:
+        """Torch text of what it is where a call leaves it out, over `heads`, `queries`, `keys`, `dtype` and `device`.
+
+        Of a value one entry is in memory, whatever the axes; `called` are the texts of what it reads.
+        """
+        if self.default is not None:
+            return self.default
+        assert self.value is not None
+        ones = ", ".join("1" for _ in self.sizes) + ("," if len(self.sizes) == 1 else "")
+        dtype = _DTYPES.get(self.dtype) or called.get("dtype", "dtype")
+        one = f"torch.full(({ones}), {self.value}, dtype={dtype}, device={called.get('device', 'device')})"
+        return one if set(self.sizes) == {"1"} else f"{one}.expand({', '.join(called.get(x, x) for x in self.sizes)})"
+
+    @property
     def pairs(self) -> bool:
         """Whether it has a query and a key axis: leading axes may be missing then."""
         return {"query", "key"} <= {axis.kind for axis in self.axes}
 
 
+_DTYPES = {"int": "torch.int32", "bool": "torch.bool"}
 # beyond it the sums of two positions or bounds could leave int32
 _MOST = {"int": LARGEST, "float": None}
 
@@ -81,6 +101,7 @@ def _arguments(spec: Spec) -> Iterable[Argument]:
             scan=given.scan is not None,
             default=_default(given) if given.default is not None else None,
             value=None if given.value is None else repr(given.value),
+            sizes=_sizes(given, spec),
             doc=given.description,
             renamed=own[given.name],
         )
@@ -94,10 +115,17 @@ def _arguments(spec: Spec) -> Iterable[Argument]:
         yield Argument("seed", "scalar", "int", value="None", doc="tells which weights are dropped; needed if any are")
 
 
+def _sizes(given: Input, spec: Spec) -> tuple[str, ...]:
+    """Texts of the sizes of an input's axes, as a call stores them; 1 where that stands for any."""
+    broad, axes = storage.broad_axes(given, spec), storage.of(spec).kept(given)
+    counts = {"query": "queries", "key": "keys", "token": "keys"}
+    return tuple("1" if i in broad else counts.get(a.kind) or str(a.size) for i, a in enumerate(axes))
+
+
 def _default(given: Input) -> str:
-    """Torch text of an input's default; api and reference have heads, device and dtype in scope."""
+    """Torch text of what kernels work out, over heads, device and dtype."""
     assert given.default is not None
-    node, dtype = given.default, "torch.int32" if given.dtype == "int" else "dtype"
+    node, dtype = given.default, _DTYPES.get(given.dtype, "dtype")
     if not given.axes or not any(n.op == "var" and n.value == "h" for n in node.walk()):
         ones = "(" + "1, " * len(given.axes) + ")"
         return f"torch.full({ones}, {printers.torch(node, _plain)}, dtype={dtype}, device=device)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -26,6 +27,12 @@ class CachedArgument:
     longer: tuple[int, ...] = ()  # axes that may have more than the call needs
     packed: str = ""  # its shape where new tokens are packed, if it stands as they do
     batch: int | None = None  # which of its axes packed tokens lack
+
+    @property
+    def made(self) -> str:
+        """Torch text of what its value is where a call leaves it out: one entry stands for all."""
+        argument = dataclasses.replace(self.argument, sizes=("1",) * len(self.argument.axes))
+        return argument.made(dtype="torch.float32", device="q.device")
 
     @property
     def doc(self) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..expressions import whole_numbers
 from ..expressions.functions import FUNCTIONS
 from ..expressions.indices import IMPLICIT
-from ..expressions.inputs import ROW_AXES, Axis, Input
+from ..expressions.inputs import Axis, Input
 from ..expressions.tree import SCORE, Node
 from ..language import lost_gradients
 from ..language.spec import Spec
@@ -122,7 +122,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
     stored = storage.of(spec)
     shapes = {i.name: _shape(i, stored) for i in spec.inputs if i.axes}
     counts = {i.name: len(stored.kept(i)) for i in spec.inputs if i.axes}
-    broad = {i.name: _broad_axes(i, stored) for i in spec.inputs if i.axes}
+    broad = {i.name: storage.broad_axes(i, spec) for i in spec.inputs if i.axes}
     if spec.rope:
         shapes["positions"] = "(Nk,)" if spec.packed else "(B, Tk)"
         counts["positions"], broad["positions"] = (1, ()) if spec.packed else (2, (0, 1))
@@ -148,7 +148,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         steep=suite_cases.steep(spec),
         added=_added(own, inputs),
         faint=any(inputs[str(n.value)].dtype == "float" for n in read),
-        optional=tuple(a.name for a in arguments if a.optional or a.default),
+        optional=tuple(a.name for a in arguments if a.absent),
         token_axes=tuple(i.name for i in spec.inputs if "token" in i.kinds),
         sizes=_sizes(spec, shapes),
         docs={a.name: described(a, shapes.get(a.name, "")) for a in arguments},
@@ -222,7 +222,9 @@ def quoted(text: str) -> str:
 def described(argument: Argument, shape: str) -> str:
     """What an argument is, on one line: its type and shape, and what its spec says of it."""
     kind = "" if argument.kind == "tensor" and argument.dtype == "float" else argument.dtype
-    default = "optional" if argument.optional or argument.default else ""
+    default = "optional" if argument.absent else ""
+    if argument.absent and argument.value is not None:
+        default = f"{argument.value} if None"
     facts = ", ".join(part for part in (" ".join(filter(None, (kind, shape))), default) if part)
     return "; ".join(part for part in (facts, quoted(argument.doc)) if part)
 
@@ -369,14 +371,6 @@ def _part(given: Input) -> str:
         for i, axis in found.items()
     )
     return f"_part({given.name}, {len(given.axes)}, {{{places}}})" if places else given.name
-
-
-def _broad_axes(given: Input, stored: Storage) -> tuple[int, ...]:
-    """Axes where 1 stands for any size: those that the place in a score indexes, but for rows of packed sequences."""
-    axes = stored.kept(given)
-    missing = len(given.axes) - len(axes)
-    rows = ROW_AXES if stored.cut else ()
-    return tuple(i for i, axis in enumerate(axes) if axis.kind not in rows and i + missing not in given.written)
 
 
 def _full_axes(count: int, broad: tuple[int, ...]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..expressions.inputs import HEAD_AXES, Axis, Input
+from ..expressions.inputs import HEAD_AXES, ROW_AXES, Axis, Input
 from ..language.spec import Spec
 from .parameters import Parameter, jitted
 from .sides import SIDES, Side
@@ -343,6 +343,15 @@ def of(spec: Spec) -> Storage:
 def of_all_rows(storage: Storage) -> Storage:
     """The same for kernels that no call runs which leaves rows out."""
     return storage if isinstance(storage, Packed) else AllRows()
+
+
+def broad_axes(given: Input, spec: Spec) -> tuple[int, ...]:
+    """Axes where 1 stands for any size: those that the place in a score indexes, but for rows of packed sequences."""
+    stored = of(spec)
+    axes = stored.kept(given)
+    missing = len(given.axes) - len(axes)
+    rows = ROW_AXES if stored.cut else ()
+    return tuple(i for i, axis in enumerate(axes) if axis.kind not in rows and i + missing not in given.written)
 
 
 def seen_axes(given: Input, spec: Spec) -> tuple[Axis, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -97,7 +98,8 @@ class Declared:
         parts = [f"axes: [{', '.join(axes)}]", f"dtype: {self.dtype}"]
         parts += ["grad: true"] if self.grad else []
         parts += ["scan: cumsum"] if self.scan else []
-        parts += [f'default: "{self.default}"'] if self.default else []
+        plain = re.fullmatch("-?[0-9.]+|true|false", self.default or "")
+        parts += [f"default: {self.default}" if plain else f'default: "{self.default}"'] if self.default else []
         return f"{self.name}: {{{', '.join(parts)}}}"
 
     @property
@@ -203,6 +205,8 @@ class Inputs(ABC):
         default = None
         if axes == ["head"] and dtype != "bool" and draw.chance(0.5):
             default = draw.pick(("h % 3", "(h + 1) // 2") if dtype == "int" else ("0.5 / (h + 1)", "1 - h / heads"))
+        elif axes and draw.chance(0.2):
+            default = draw.pick({"int": ("0", "3", "-2"), "bool": ("true", "false")}.get(dtype, ("0", "0.75", "-0.5")))
         name = self._unused()
         self.inputs[name] = Declared(name, tuple(axes), dtype, grad, scan, default)
         return self.inputs[name]

@@ -274,6 +274,7 @@ def test_samples_are_told_with_their_numbers(load: Load) -> None:
     assert samples.take(load(MASKS["runtime"])).told(64, 96) == ("window = max(k_len // 8, 1) = 12",)
     assert samples.take(load(MASKS["causal"])).told(64, 96) == ()
     assert samples.take(load(MASKS["heads"])).told(64, 64) == ("head 0 and batch entry 0 and key head 0",)
+    assert samples.take(load(DOCUMENTS.replace("int}", "int, default: 3}"))).told(64, 64) == ("qs = 3", "ks = 3")
     notes = samples.take(load(MASKS["random"])).told(64, 64)
     assert notes == ("valid: random bits, 50 of 100 true", "back = k_len // 4 = 16", "head 0")
 

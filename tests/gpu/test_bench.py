@@ -86,6 +86,19 @@ def test_peers_give_what_the_reference_gives(name: str, tmp_path: Path) -> None:
             torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("layout", "rows"), [("dense", (1, SMALL.k_len)), ("packed", (SMALL.batch * SMALL.k_len,))])
+def test_what_has_one_value_unless_it_is_given_keeps_it(layout: str, rows: tuple[int, ...], tmp_path: Path) -> None:
+    text = (
+        f"layout: {layout}\nmask: [expr: 'seen and kind[k] == kind[q]']\nscore: [expr: 'score + lift[h % 3]']\n"
+        "inputs:\n  seen: {axes: [batch], dtype: bool, default: true}\n"
+        "  kind: {axes: [batch, token], dtype: int, default: 4}\n  lift: {axes: [3], grad: true, default: 0.5}\n"
+    )
+    call = called(written(tmp_path, text))
+    assert [call.keywords["seen"].all().item(), call.keywords["kind"].unique().item()] == [True, 4]
+    assert (call.keywords["kind"].shape, call.keywords["lift"].tolist()) == (rows, [0.5] * 3)
+    assert call.learned == ()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["causal", "packed_rope", "gpt_oss_window", "bigbird", "alibi", "t5_decoder"])
 def test_tiles_are_made_before(name: str, tmp_path: Path) -> None:

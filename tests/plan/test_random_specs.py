@@ -71,9 +71,10 @@ def test_kernels_follow_the_reference(seed: int, tmp_path: Path) -> None:
             pytest.skip(why)
         write(given, folder)
     module = suite(folder, given.name)
-    for case in cases(given, module):
+    absent = {x.name: None for x in given.inputs if x.default}
+    for case, more in zip(cases(given, module), ({}, absent), strict=True):
         try:
-            module.check(case)
+            module.check(case, **more)
         except Exception as error:
             pytest.fail(f"seed {seed}, case {case}: {type(error).__name__}: {error}\n{given.yaml}")
     if not GPU:

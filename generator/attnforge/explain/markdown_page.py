@@ -112,7 +112,7 @@ class Sheet:
     @property
     def call(self) -> str:
         """A call with the keywords that it cannot do without."""
-        given = [a.name for a in self.plan.arguments if not (a.optional or a.default)]
+        given = [a.name for a in self.plan.arguments if not a.absent]
         cuts = ["cu_seqlens", "max_seqlen"] if self.spec.packed else []
         keywords = "".join(f", {name}={name}" for name in (*cuts, *given))
         lines = f"from generated.{self.spec.name} import attention, reference\n\nout = attention(q, k, v{keywords})"

@@ -217,6 +217,8 @@ class _Taken:
 
     def _input(self, given: Input, written: list[Node]) -> Node:
         """The rule of an input, at the places that the expression reads."""
+        if given.value is not None:
+            return self._scalar(given)
         places: list[tuple[Axis, Node]] = []
         for i, axis in enumerate(given.axes):
             if axis.kind in HEAD_AXES:

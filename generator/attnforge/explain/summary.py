@@ -60,7 +60,7 @@ def meaning(argument: Argument) -> str:
     facts = {
         "learned": argument.grad,
         "read as its cumulative sum": argument.scan,
-        "may be left out": argument.optional or argument.default,
+        "may be left out": argument.absent and not argument.value,
     }
     held = "" if argument.doc else limits(argument.minimum, argument.maximum)
     default = f"{argument.value} if left out" if argument.value else ""

@@ -92,7 +92,7 @@ class _Maker:
             if not argument.optional:
                 keywords[argument.name] = self.argument(argument)
         # what has a default is rarely learned
-        learned = tuple(a.name for a in self.planned.arguments if a.grad and not a.default)
+        learned = tuple(a.name for a in self.planned.arguments if a.grad and not a.absent)
         for name in learned:
             keywords[name].requires_grad_()
         return Call(s, (q, k, v), keywords, learned)
@@ -132,8 +132,8 @@ class _Maker:
         """The value of a keyword."""
         if a.name in ("cos", "sin"):
             return self.angles(a.name)
-        if a.default:
-            return self.default(a.default)
+        if a.absent:
+            return self.default(a.made())
         if a.kind == "scalar":
             return self.scalar(a)
         shape = [self.count(axis) for axis in self.axes(a)]
@@ -169,8 +169,10 @@ class _Maker:
         import torch
 
         s = self.sizes
-        known = {"heads": s.heads, "kv_heads": s.kv_heads, "device": self.device, "dtype": torch.float32}
-        value: torch.Tensor = eval(text, {"math": math, "torch": torch, **known})
+        many = s.batch if self.packed else 1
+        sizes = {"heads": s.heads, "queries": s.q_len * many, "keys": s.k_len * many}
+        known = {"math": math, "torch": torch, "device": self.device, "dtype": torch.float32}
+        value: torch.Tensor = eval(text, known | sizes)
         return value
 
     @property

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d19848966c6109c1
-#   text hash     8202a2de2147c952
+#   content hash  954903dc84d90dcc
+#   text hash     ef2ef11c3a3e5bd8
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

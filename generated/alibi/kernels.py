@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d19848966c6109c1
-#   text hash     1a45b41394bfa204
+#   content hash  954903dc84d90dcc
+#   text hash     91702e043a671d14
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

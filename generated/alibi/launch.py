@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d19848966c6109c1
-#   text hash     0b07deee7058b897
+#   content hash  954903dc84d90dcc
+#   text hash     09d6ba68de3cdb6b
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

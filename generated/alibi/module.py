@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d19848966c6109c1
-#   text hash     b7bfe29f5c5c22fe
+#   content hash  954903dc84d90dcc
+#   text hash     7a4f64c3e22707d5
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -103,6 +103,8 @@ class Attention(torch.nn.Module):
 
     def new_cache(self, batch: int, size: int, dtype: torch.dtype | None = None) -> Cache:
         """An empty cache with room for `size` tokens of each of `batch` sequences."""
+        if dtype not in (None, *arguments.FLOATS):
+            raise TypeError(f"dtype: expected float16, bfloat16 or float32, got {arguments.plain(dtype)}")
         weight, heads = self.k_proj.weight, self.num_kv_heads
         k, v = (weight.new_empty((batch, size, heads, n), dtype=dtype) for n in (self.head_dim, self.v_head_dim))
         return Cache(k, v)

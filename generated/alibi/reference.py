@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d19848966c6109c1
-#   text hash     ab414a2b0a0e6ded
+#   content hash  954903dc84d90dcc
+#   text hash     9d61476f366c5915
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

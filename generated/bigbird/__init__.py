@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c948cf62ab304a90
-#   text hash     43c1a14e3476319a
+#   content hash  17c29a6face5b144
+#   text hash     ef43475282f8f586
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c948cf62ab304a90
-#   text hash     d2dd2769c0a3194b
+#   content hash  17c29a6face5b144
+#   text hash     fd07270a77d1e002
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

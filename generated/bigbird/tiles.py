@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c948cf62ab304a90
-#   text hash     8394017e21b97d2b
+#   content hash  17c29a6face5b144
+#   text hash     227244ed48e3a1f6
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d18bc8149e795034
-#   text hash     fc6b3b09f26f44dc
+#   content hash  c6a7e3705dde5f20
+#   text hash     bc403557145a42dc
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

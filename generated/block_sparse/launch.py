@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d18bc8149e795034
-#   text hash     7cb06d0a4a4cc121
+#   content hash  c6a7e3705dde5f20
+#   text hash     ed9ff9d02e4e20bd
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

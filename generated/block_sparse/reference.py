@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d18bc8149e795034
-#   text hash     448ffd323862266c
+#   content hash  c6a7e3705dde5f20
+#   text hash     b99e397d44bc7f25
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d18bc8149e795034
-#   text hash     3d8849b2293ce7cc
+#   content hash  c6a7e3705dde5f20
+#   text hash     b34a3f17aa6d9fcf
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

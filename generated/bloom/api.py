@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c56d65672fa5c7c5
-#   text hash     474006a3a12f7592
+#   content hash  20603ce1c122667b
+#   text hash     3a2d885098bbdc4d
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -47,9 +47,6 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_slopes, scale, return_lse)
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=False, widest=(512, 512))
-    dtype = q.dtype
-    if q.is_cpu and dtype == torch.bfloat16 and arguments.interpreted():  # which multiplies no bfloat16
-        q, k, v = q.float(), k.float(), v.float()
     Hq = q.shape[-2]
     if in_slopes is not None:
         arguments.check_tensor("slopes", in_slopes, q, arguments.FLOATS, (Hq,))
@@ -67,6 +64,9 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_slopes, scale, return_lse)
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
+    dtype = q.dtype
+    if launch.runtime.INTERPRETED and dtype == torch.bfloat16:  # which the interpreter cannot multiply
+        q, k, v = q.float(), k.float(), v.float()
     out, lse = launch.attend(q, k, v, entries, in_slopes, scale)
     out = out if out.dtype == dtype else out.to(dtype)
     return (out, launch.natural(lse)) if return_lse else out

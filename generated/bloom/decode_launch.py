@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c56d65672fa5c7c5
-#   text hash     425cfa34977ecdcb
+#   content hash  20603ce1c122667b
+#   text hash     740af228a0809c2b
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

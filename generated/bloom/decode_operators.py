@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c56d65672fa5c7c5
-#   text hash     2491a80a355d9119
+#   content hash  20603ce1c122667b
+#   text hash     ab51ad5def6dbebc
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c56d65672fa5c7c5
-#   text hash     fdc678cb3aa9e6fc
+#   content hash  20603ce1c122667b
+#   text hash     5b2108e23b1ab334
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

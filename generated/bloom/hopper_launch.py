@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c56d65672fa5c7c5
-#   text hash     d8c4f3b6c77ab2d1
+#   content hash  20603ce1c122667b
+#   text hash     70b9eb314882e3c7
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8855f4f887082850
-#   text hash     07cab54ac650dfe3
+#   content hash  1df67054097f933d
+#   text hash     af0c72d69887b3aa
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

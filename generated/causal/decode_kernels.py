@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8855f4f887082850
-#   text hash     e048a485a6f97629
+#   content hash  1df67054097f933d
+#   text hash     de44fa4a66ce993a
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

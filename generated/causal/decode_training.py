@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8855f4f887082850
-#   text hash     c722a5e12326c450
+#   content hash  1df67054097f933d
+#   text hash     479ca86f2c55bbbe
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

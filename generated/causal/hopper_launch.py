@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8855f4f887082850
-#   text hash     7513e3fe1a5303b9
+#   content hash  1df67054097f933d
+#   text hash     0da82be24885934f
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

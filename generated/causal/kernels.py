@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8855f4f887082850
-#   text hash     7e9cb6209f838522
+#   content hash  1df67054097f933d
+#   text hash     bd2b6704a0f7dbf2
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

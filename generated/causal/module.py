@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8855f4f887082850
-#   text hash     e9eebe2d5cf99d5e
+#   content hash  1df67054097f933d
+#   text hash     c4f8da036a9cbe02
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -98,6 +98,8 @@ class Attention(torch.nn.Module):
 
     def new_cache(self, batch: int, size: int, dtype: torch.dtype | None = None) -> Cache:
         """An empty cache with room for `size` tokens of each of `batch` sequences."""
+        if dtype not in (None, *arguments.FLOATS):
+            raise TypeError(f"dtype: expected float16, bfloat16 or float32, got {arguments.plain(dtype)}")
         weight, heads = self.k_proj.weight, self.num_kv_heads
         k, v = (weight.new_empty((batch, size, heads, n), dtype=dtype) for n in (self.head_dim, self.v_head_dim))
         return Cache(k, v)

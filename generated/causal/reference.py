@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8855f4f887082850
-#   text hash     4d53404f03e047f9
+#   content hash  1df67054097f933d
+#   text hash     c17d459dce587ba0
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8855f4f887082850
-#   text hash     9bff8a9c2f256fec
+#   content hash  1df67054097f933d
+#   text hash     918a40368f5d1194
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4b410428267a6c7d
-#   text hash     e24a58631260ac8f
+#   content hash  4851361de3a7a301
+#   text hash     f4c37616459f2f23
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

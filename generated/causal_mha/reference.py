@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4b410428267a6c7d
-#   text hash     c39cf091ab9de6c2
+#   content hash  4851361de3a7a301
+#   text hash     fc54821bec002fd1
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4b410428267a6c7d
-#   text hash     1702b72a29fd011c
+#   content hash  4851361de3a7a301
+#   text hash     fd46d97a9c0a75ee
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4b410428267a6c7d
-#   text hash     edc1c6579f4b26aa
+#   content hash  4851361de3a7a301
+#   text hash     f937f0f9aebcf82b
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

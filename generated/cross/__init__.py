@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  204288ee598be5c0
-#   text hash     63077b46be08a9d6
+#   content hash  e12f7a38bb0abe9c
+#   text hash     cecef940cd8045d9
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  204288ee598be5c0
-#   text hash     d8ae8d8356a2451c
+#   content hash  e12f7a38bb0abe9c
+#   text hash     b87c83f69c0ba015
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

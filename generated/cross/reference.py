@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  204288ee598be5c0
-#   text hash     ee24e9fa61fd7264
+#   content hash  e12f7a38bb0abe9c
+#   text hash     6a80e263f475b2b3
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

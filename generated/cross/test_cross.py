@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  204288ee598be5c0
-#   text hash     6a2c2b0a68151756
+#   content hash  e12f7a38bb0abe9c
+#   text hash     547efaef4d446daa
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

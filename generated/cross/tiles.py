@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  204288ee598be5c0
-#   text hash     5de0b926e507e426
+#   content hash  e12f7a38bb0abe9c
+#   text hash     a2bd90b086b9baaf
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  137bc40a7734f104
-#   text hash     db2b28ce6d80dad4
+#   content hash  b968e737b514735f
+#   text hash     5f691901d788df3a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  137bc40a7734f104
-#   text hash     716ecb9453602ddf
+#   content hash  b968e737b514735f
+#   text hash     657a199da5a256df
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  137bc40a7734f104
-#   text hash     f90c1f60aedfaded
+#   content hash  b968e737b514735f
+#   text hash     adb0eb9b5f914a84
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

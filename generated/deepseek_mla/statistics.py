@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  137bc40a7734f104
-#   text hash     73856aa3b9c23d29
+#   content hash  b968e737b514735f
+#   text hash     0b89caf0c4e2f08c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b3d1508446017bcc
-#   text hash     6c8a4fa428532467
+#   content hash  37ce38a17e7e22f5
+#   text hash     e16d98ce4a53272d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b3d1508446017bcc
-#   text hash     5b8f630fb1bdb713
+#   content hash  37ce38a17e7e22f5
+#   text hash     c9b132dcb923ddf5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

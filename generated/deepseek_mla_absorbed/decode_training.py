@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b3d1508446017bcc
-#   text hash     aaf3d8039d18d215
+#   content hash  37ce38a17e7e22f5
+#   text hash     dc440e8e8ae4ab1c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b3d1508446017bcc
-#   text hash     5ae155122cd74ba3
+#   content hash  37ce38a17e7e22f5
+#   text hash     c0dfa2d112bcc42d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

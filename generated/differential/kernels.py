@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  55482b4403a50a3c
-#   text hash     6cfa229d96f4e449
+#   content hash  99d16f555dc7ce48
+#   text hash     62e433490fdf9b95
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

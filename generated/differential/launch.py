@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  55482b4403a50a3c
-#   text hash     b4412af347a32173
+#   content hash  99d16f555dc7ce48
+#   text hash     250deab20f08e980
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

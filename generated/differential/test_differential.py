@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  55482b4403a50a3c
-#   text hash     d1c100f716b65f72
+#   content hash  99d16f555dc7ce48
+#   text hash     25277fb18da03572
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

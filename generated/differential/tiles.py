@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  55482b4403a50a3c
-#   text hash     4358dcadd8949fd4
+#   content hash  99d16f555dc7ce48
+#   text hash     5cd1bc752c4cea90
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

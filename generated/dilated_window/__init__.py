@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  73766ca1721b0da8
-#   text hash     97be1ae968e9ea1f
+#   content hash  5eb807c533158aaa
+#   text hash     c5a85a6f7a89f42f
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

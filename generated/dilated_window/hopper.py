@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  73766ca1721b0da8
-#   text hash     db335ac9da6d807d
+#   content hash  5eb807c533158aaa
+#   text hash     6a3e65301cd36c41
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  73766ca1721b0da8
-#   text hash     bf2000488bcfcb26
+#   content hash  5eb807c533158aaa
+#   text hash     abd7fec62c15774a
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

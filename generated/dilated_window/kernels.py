@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  73766ca1721b0da8
-#   text hash     bc6c7694861d809a
+#   content hash  5eb807c533158aaa
+#   text hash     9584947791a77f06
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  73766ca1721b0da8
-#   text hash     4ad0141b26f1f93c
+#   content hash  5eb807c533158aaa
+#   text hash     023aa3efcf264db0
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a0e4b6ab290cad60
-#   text hash     27b07115f0924911
+#   content hash  19299175973df2eb
+#   text hash     a8ee942ba2a0cfb8
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

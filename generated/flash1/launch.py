@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a0e4b6ab290cad60
-#   text hash     14ed65961f29ad04
+#   content hash  19299175973df2eb
+#   text hash     8e9ac6ba8c90fe4e
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a0e4b6ab290cad60
-#   text hash     50e1e3acf5680a27
+#   content hash  19299175973df2eb
+#   text hash     95377fa0b9f1e59a
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

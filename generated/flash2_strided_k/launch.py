@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b3f177bd9db1d50d
-#   text hash     3f664f03624ed25e
+#   content hash  289524969c9c5644
+#   text hash     e135205b4e8f1d86
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

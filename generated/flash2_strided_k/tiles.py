@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b3f177bd9db1d50d
-#   text hash     0ba7f03d849a5dab
+#   content hash  289524969c9c5644
+#   text hash     a20466206b63aaff
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

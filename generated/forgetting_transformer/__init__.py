@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  cc3d9611221edc43
-#   text hash     50a277d2f3d56c57
+#   content hash  6ee0690c767004b3
+#   text hash     3f7d2f41c2c95fde
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  cc3d9611221edc43
-#   text hash     1ca02b908ea629f7
+#   content hash  6ee0690c767004b3
+#   text hash     13a552c7572b8fc4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -47,9 +47,6 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_log_decay, scale, return_l
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=True, widest=(512, 512))
-    dtype = q.dtype
-    if q.is_cpu and dtype == torch.bfloat16 and arguments.interpreted():  # which multiplies no bfloat16
-        q, k, v = q.float(), k.float(), v.float()
     B = q.shape[0]
     Tq = q.shape[1]
     Tk = k.shape[1]
@@ -71,6 +68,9 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_log_decay, scale, return_l
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
+    dtype = q.dtype
+    if launch.runtime.INTERPRETED and dtype == torch.bfloat16:  # which the interpreter cannot multiply
+        q, k, v = q.float(), k.float(), v.float()
     out, lse = launch.attend(q, k, v, entries, in_log_decay, scale)
     out = out if out.dtype == dtype else out.to(dtype)
     return (out, launch.natural(lse)) if return_lse else out

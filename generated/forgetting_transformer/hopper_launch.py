@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  cc3d9611221edc43
-#   text hash     7f0a28e4e9cfb203
+#   content hash  6ee0690c767004b3
+#   text hash     60d63db3b9010638
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  cc3d9611221edc43
-#   text hash     ec1b29356fc98d41
+#   content hash  6ee0690c767004b3
+#   text hash     5e1cb92d3403d004
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  cc3d9611221edc43
-#   text hash     f5f619944432f8e2
+#   content hash  6ee0690c767004b3
+#   text hash     4f5b7571882ec074
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bb383df82df475e2
-#   text hash     6967f244d595288e
+#   content hash  693181c2f02e2dfa
+#   text hash     b205485799e6ec37
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

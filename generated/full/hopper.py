@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bb383df82df475e2
-#   text hash     74d629bd9437b031
+#   content hash  693181c2f02e2dfa
+#   text hash     f8825a6ea2af980b
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

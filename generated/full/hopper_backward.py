@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bb383df82df475e2
-#   text hash     a84677e6cd3d7e2d
+#   content hash  693181c2f02e2dfa
+#   text hash     eac6417ab59fb12b
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -66,8 +66,8 @@ Symbols
     kv_ready                  for each stage of these a barrier that keys and values have come
     kv_free                   for each a barrier that both workers are done with them
     k_tiles                   the keys of each worker
-    left, right               the halves of 64 columns of a worker's values: the first in registers, the second in
-                              shared memory
+    v_held, v_shared          the halves of 64 columns of a worker's values: v_held in registers, v_shared in shared
+                              memory
     zeros                     what the products for scores and dP begin with
     free                      for each stage of the buffers a barrier that workers are done with it
     factors                   ds as workers exchange it, [BLOCK_M, 64] by stage and worker
@@ -128,8 +128,8 @@ def by_threads(x):
 
 
 @gluon.jit
-def held(v_tile, SCORES: gl.constexpr):
-    """A tile of values; one of 128 columns as its halves, the first in registers: reading shared memory binds a step there."""
+def load_values(v_tile, SCORES: gl.constexpr):
+    """A tile of values, of 128 columns half in registers: the time of a step is that of reading shared memory there."""
     if v_tile.shape[1] == 128:
         return v_tile.slice(0, 64, 1).load(gl.DotOperandLayout(0, SCORES, 2)), v_tile.slice(64, 64, 1)
     else:
@@ -140,9 +140,9 @@ def held(v_tile, SCORES: gl.constexpr):
 def values_product(v_tile, dout_tile, zeros):
     """The product, not waited for, of a tile of values and one of dout."""
     if dout_tile.shape[1] == 128:
-        left, right = v_tile
-        weighing = warpgroup_mma(left, dout_tile.slice(0, 64, 1).permute((1, 0)), zeros, use_acc=False, is_async=True)
-        return warpgroup_mma(right, dout_tile.slice(64, 64, 1).permute((1, 0)), weighing, is_async=True)
+        v_held, v_shared = v_tile
+        weighing = warpgroup_mma(v_held, dout_tile.slice(0, 64, 1).permute((1, 0)), zeros, use_acc=False, is_async=True)
+        return warpgroup_mma(v_shared, dout_tile.slice(64, 64, 1).permute((1, 0)), weighing, is_async=True)
     else:
         return warpgroup_mma(v_tile, dout_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
 
@@ -264,7 +264,7 @@ def work(
             dv = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
             k_tiles = (matrix(k_buffer, stage * WORKERS), matrix(k_buffer, stage * WORKERS + 1))
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
-            v_tile = held(matrix(v_buffer, stage * WORKERS + WORKER), SCORES)
+            v_tile = load_values(matrix(v_buffer, stage * WORKERS + WORKER), SCORES)
             first, _, _, last = query_tiles(q_len, BLOCK_M)
             for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(

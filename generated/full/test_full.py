@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bb383df82df475e2
-#   text hash     cc6543aef126d519
+#   content hash  693181c2f02e2dfa
+#   text hash     d30b4d2a098fbc3d
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

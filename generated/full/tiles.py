@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bb383df82df475e2
-#   text hash     32a3d9877a945c65
+#   content hash  693181c2f02e2dfa
+#   text hash     adb88845dace6786
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bb383df82df475e2
-#   text hash     97024c52e0f00930
+#   content hash  693181c2f02e2dfa
+#   text hash     60059149c4a22e82
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -204,29 +204,36 @@ def _unbound(attention_mask):
     return tuple(x.contiguous() for x in attention_mask[:, :, 0, 0].unbind(1))
 
 
-# types of models of which some layers do so, and others make attention themselves
+# types of models of which some layers ask for attention by its name, and others make it themselves
 IN_PART = ("bigbird_pegasus", "git", "informer")
-ASKS = {}  # a class of configurations -> whether all layers of its models ask for attention by name
+ASKS = {}  # a class of configurations -> whether all layers of its models ask for attention by its name
 
 
 @torch.compiler.assume_constant_result
-def _asks(config):
-    """Whether they do, as far as is known.
+def _asks(configs):
+    """Whether all layers of a class's models ask for attention by its name, as far as is known.
 
     Others would take what `mask` gives for a mask of all pairs, and None for one that hides nothing.
     """
-    if config not in ASKS:
-        ASKS[config] = getattr(config, "model_type", None) not in IN_PART and _asks_by_source(config.__module__)
-    return ASKS[config]
+    if configs not in ASKS:
+        ASKS[configs] = _asks_by_source(configs)
+    return ASKS[configs]
 
 
-def _asks_by_source(configuration):
-    """As transformers finds it out, where a model that is there already gets another attention."""
-    models = sys.modules.get(configuration.replace("configuration_", "modeling_"))
-    if models is None or models.__name__ == configuration:
-        return True
-    try:
-        source = inspect.getsource(models)
-    except (OSError, TypeError):
-        return True
-    return "ALL_ATTENTION_FUNCTIONS" in source or not re.search(r"^class \w*Attention\w*\(nn\.Module\)", source, re.M)
+def _asks_by_source(configs):
+    """The same, as transformers finds it out where a model that is there already gets another attention.
+
+    A class without models of its own stands for the models of the one that it derives from.
+    """
+    for base in configs.__mro__:
+        if vars(base).get("model_type") in IN_PART:
+            return False
+        models = sys.modules.get(base.__module__.replace("configuration_", "modeling_"))
+        if models is not None and models.__name__ != base.__module__:
+            try:
+                source = inspect.getsource(models)
+            except (OSError, TypeError):
+                return True
+            themselves = re.search(r"^class \w*Attention\w*\(nn\.Module\)", source, re.M)
+            return "ALL_ATTENTION_FUNCTIONS" in source or not themselves
+    return True

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1d854d44dbbab20d
-#   text hash     56488aaf0b05e9a5
+#   content hash  c286664b57f4b9ea
+#   text hash     364fdd950623748e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1d854d44dbbab20d
-#   text hash     be18f3f05c4cc161
+#   content hash  c286664b57f4b9ea
+#   text hash     f22d356e7b56979a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

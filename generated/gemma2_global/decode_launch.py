@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1d854d44dbbab20d
-#   text hash     c4496e0a614e13f1
+#   content hash  c286664b57f4b9ea
+#   text hash     b0e245003f9a0e03
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1d854d44dbbab20d
-#   text hash     719956e7fe5ae1de
+#   content hash  c286664b57f4b9ea
+#   text hash     5141c0ec44af7e1b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1d854d44dbbab20d
-#   text hash     3e325cb9f9ef796d
+#   content hash  c286664b57f4b9ea
+#   text hash     12bff86dd38cf15f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

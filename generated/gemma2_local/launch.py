@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  64763f224975b2d7
-#   text hash     1ca4c15963a6511c
+#   content hash  2947209572214631
+#   text hash     349d172eccf0571d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

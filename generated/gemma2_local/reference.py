@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  64763f224975b2d7
-#   text hash     9f4fd85d5f3d4f66
+#   content hash  2947209572214631
+#   text hash     9618ce0862b7ce4d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

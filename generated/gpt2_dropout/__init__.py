@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fd4f615264f4e079
-#   text hash     1a093e684ed019ba
+#   content hash  b345233ecf6a3652
+#   text hash     d543d80bb3ce7f52
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fd4f615264f4e079
-#   text hash     6abf43123ee58cfc
+#   content hash  b345233ecf6a3652
+#   text hash     5c32174d340cc0d7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fd4f615264f4e079
-#   text hash     ff75e423f590d458
+#   content hash  b345233ecf6a3652
+#   text hash     34441238fe717c65
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9f600b73e4f361e9
-#   text hash     a46ad36d191f14dc
+#   content hash  4e3b3ba9ab764e21
+#   text hash     3eb7a16cf12fe05f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

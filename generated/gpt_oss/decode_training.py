@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9f600b73e4f361e9
-#   text hash     d52d2409085a4b5a
+#   content hash  4e3b3ba9ab764e21
+#   text hash     1ff22bcae9efb12c
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

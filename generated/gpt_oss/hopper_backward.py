@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9f600b73e4f361e9
-#   text hash     c2dbe2230ba2f4b4
+#   content hash  4e3b3ba9ab764e21
+#   text hash     a9143f0c667bd856
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -67,8 +67,8 @@ Symbols
     kv_ready                  for each stage of these a barrier that keys and values have come
     kv_free                   for each a barrier that both workers are done with them
     k_tiles                   the keys of each worker
-    left, right               the halves of 64 columns of a worker's values: the first in registers, the second in
-                              shared memory
+    v_held, v_shared          the halves of 64 columns of a worker's values: v_held in registers, v_shared in shared
+                              memory
     zeros                     what the products for scores and dP begin with
     free                      for each stage of the buffers a barrier that workers are done with it
     factors                   ds as workers exchange it, [BLOCK_M, 64] by stage and worker
@@ -131,8 +131,8 @@ def by_threads(x):
 
 
 @gluon.jit
-def held(v_tile, SCORES: gl.constexpr):
-    """A tile of values; one of 128 columns as its halves, the first in registers: reading shared memory binds a step there."""
+def load_values(v_tile, SCORES: gl.constexpr):
+    """A tile of values, of 128 columns half in registers: the time of a step is that of reading shared memory there."""
     if v_tile.shape[1] == 128:
         return v_tile.slice(0, 64, 1).load(gl.DotOperandLayout(0, SCORES, 2)), v_tile.slice(64, 64, 1)
     else:
@@ -143,9 +143,9 @@ def held(v_tile, SCORES: gl.constexpr):
 def values_product(v_tile, dout_tile, zeros):
     """The product, not waited for, of a tile of values and one of dout."""
     if dout_tile.shape[1] == 128:
-        left, right = v_tile
-        weighing = warpgroup_mma(left, dout_tile.slice(0, 64, 1).permute((1, 0)), zeros, use_acc=False, is_async=True)
-        return warpgroup_mma(right, dout_tile.slice(64, 64, 1).permute((1, 0)), weighing, is_async=True)
+        v_held, v_shared = v_tile
+        weighing = warpgroup_mma(v_held, dout_tile.slice(0, 64, 1).permute((1, 0)), zeros, use_acc=False, is_async=True)
+        return warpgroup_mma(v_shared, dout_tile.slice(64, 64, 1).permute((1, 0)), weighing, is_async=True)
     else:
         return warpgroup_mma(v_tile, dout_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
 
@@ -274,7 +274,7 @@ def work(
             dv = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
             k_tiles = (matrix(k_buffer, stage * WORKERS), matrix(k_buffer, stage * WORKERS + 1))
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
-            v_tile = held(matrix(v_buffer, stage * WORKERS + WORKER), SCORES)
+            v_tile = load_values(matrix(v_buffer, stage * WORKERS + WORKER), SCORES)
             first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
             for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(

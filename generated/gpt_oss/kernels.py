@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9f600b73e4f361e9
-#   text hash     ca289298725bf68a
+#   content hash  4e3b3ba9ab764e21
+#   text hash     84870852149861f9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

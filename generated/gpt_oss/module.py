@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9f600b73e4f361e9
-#   text hash     58ce3cf0bbecd417
+#   content hash  4e3b3ba9ab764e21
+#   text hash     777892f2f0a27e77
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -94,7 +94,7 @@ class Attention(torch.nn.Module):
         k_lens, k_starts: int32 (B,), optional; entry b has the tokens of rows k_starts[b] to k_lens[b], without the last one
         cache: of `new_cache`, optional; x are tokens that follow those in it
         """
-        cos, sin = self._tables(x.shape[1] if cache is None else cache.size) if tables is None else tables
+        cos, sin = self._tables(x.shape[1] if cache is None else cache.size, x.device) if tables is None else tables
         terms = {
             "cos": cos,
             "sin": sin,
@@ -125,11 +125,11 @@ class Attention(torch.nn.Module):
         turned = torch.outer(rows, 1 / self.rope_theta ** (even / self.head_dim))
         return turned.cos(), turned.sin()
 
-    def _tables(self, count):
-        """The layer's own tables, with angles of at least so many positions."""
+    def _tables(self, count, device):
+        """The layer's own tables on the device of its input, with angles of at least so many positions."""
         if self.cos.shape[0] < count:
             self._make_tables(max(count, 2 * self.cos.shape[0]))
-        elif self.cos.device != self.q_proj.weight.device:  # a state was assigned to a layer without memory
+        elif self.cos.device != device:  # as where a state was assigned to a layer on meta
             self._make_tables(self.cos.shape[0])
         return self.cos, self.sin
 
@@ -146,6 +146,8 @@ class Attention(torch.nn.Module):
 
     def new_cache(self, batch: int, size: int, dtype: torch.dtype | None = None) -> Cache:
         """An empty cache with room for `size` tokens of each of `batch` sequences."""
+        if dtype not in (None, *arguments.FLOATS):
+            raise TypeError(f"dtype: expected float16, bfloat16 or float32, got {arguments.plain(dtype)}")
         weight, heads = self.k_proj.weight, self.num_kv_heads
         k, v = (weight.new_empty((batch, size, heads, n), dtype=dtype) for n in (self.head_dim, self.v_head_dim))
         return Cache(k, v)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9f600b73e4f361e9
-#   text hash     62365c398b8db8ee
+#   content hash  4e3b3ba9ab764e21
+#   text hash     1ea09f406339be32
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6fe3dc0e6da9f5a3
-#   text hash     33b07d6ab0b08029
+#   content hash  37ec3c2b2244e683
+#   text hash     1e3b2c106f6e8786
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6fe3dc0e6da9f5a3
-#   text hash     bcb30be595a0759c
+#   content hash  37ec3c2b2244e683
+#   text hash     ba9ecc333c5e2874
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6fe3dc0e6da9f5a3
-#   text hash     2dcd4885304a843c
+#   content hash  37ec3c2b2244e683
+#   text hash     786a3434c1df572d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

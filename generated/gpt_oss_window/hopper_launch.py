@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6fe3dc0e6da9f5a3
-#   text hash     60f828a103a96b80
+#   content hash  37ec3c2b2244e683
+#   text hash     be336096a315bd67
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6fe3dc0e6da9f5a3
-#   text hash     6a313fa214956970
+#   content hash  37ec3c2b2244e683
+#   text hash     89e6d2767644a727
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e36d80ec05aca207
-#   text hash     c018e3e93adccb07
+#   content hash  4aae7642055edf9f
+#   text hash     0e6f9853077b1fcd
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

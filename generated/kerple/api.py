@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e36d80ec05aca207
-#   text hash     d39aa3d6ec8c9167
+#   content hash  4aae7642055edf9f
+#   text hash     a34e435e1f23b9a3
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -49,9 +49,6 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_decay, in_width, scale, re
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=False, widest=(512, 512))
-    dtype = q.dtype
-    if q.is_cpu and dtype == torch.bfloat16 and arguments.interpreted():  # which multiplies no bfloat16
-        q, k, v = q.float(), k.float(), v.float()
     Hq = q.shape[-2]
     arguments.check_tensor("decay", in_decay, q, arguments.FLOATS, (Hq,))
     arguments.check_tensor("width", in_width, q, arguments.FLOATS, (Hq,))
@@ -67,6 +64,9 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_decay, in_width, scale, re
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
+    dtype = q.dtype
+    if launch.runtime.INTERPRETED and dtype == torch.bfloat16:  # which the interpreter cannot multiply
+        q, k, v = q.float(), k.float(), v.float()
     out, lse = launch.attend(q, k, v, entries, in_decay, in_width, scale)
     out = out if out.dtype == dtype else out.to(dtype)
     return (out, launch.natural(lse)) if return_lse else out

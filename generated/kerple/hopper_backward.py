@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e36d80ec05aca207
-#   text hash     b56f157e8890bd57
+#   content hash  4aae7642055edf9f
+#   text hash     ae58e5d4a94984ac
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -65,8 +65,6 @@ Symbols
     kv_ready                  for each stage of these a barrier that keys and values have come
     kv_free                   for each a barrier that both workers are done with them
     k_tiles                   the keys of each worker
-    left                      the halves of 64 columns of a worker's values: the first in registers, the second in
-                              shared memory
     zeros                     what the products for scores and dP begin with
     free                      for each stage of the buffers a barrier that workers are done with it
     factors                   ds as workers exchange it, [BLOCK_M, 64] by stage and worker

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e36d80ec05aca207
-#   text hash     31137033c99928e8
+#   content hash  4aae7642055edf9f
+#   text hash     58231d7aa77f602d
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

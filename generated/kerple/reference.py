@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e36d80ec05aca207
-#   text hash     bf3ededaa7f392d9
+#   content hash  4aae7642055edf9f
+#   text hash     c079a7ebf1077bdf
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

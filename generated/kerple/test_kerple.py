@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e36d80ec05aca207
-#   text hash     f36c096cdbea2b00
+#   content hash  4aae7642055edf9f
+#   text hash     2a8d288b3c60e474
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

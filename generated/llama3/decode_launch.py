@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f7f71277fb1e492a
-#   text hash     75e88141476ce863
+#   content hash  435477d342341227
+#   text hash     de07acdbcbf04477
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

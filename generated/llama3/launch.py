@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f7f71277fb1e492a
-#   text hash     b13b136dac5c9efe
+#   content hash  435477d342341227
+#   text hash     38e46bd75690cdf3
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f7f71277fb1e492a
-#   text hash     b4b28debfc0c1b7a
+#   content hash  435477d342341227
+#   text hash     6c221da0542576f4
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f7f71277fb1e492a
-#   text hash     5bb606e33e90920f
+#   content hash  435477d342341227
+#   text hash     699ed0aec76667e4
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

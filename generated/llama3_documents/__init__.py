@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a62f9577e724799d
-#   text hash     b2f0ee7208cc9a61
+#   content hash  db3e310f525ba839
+#   text hash     3d339751211536a6
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

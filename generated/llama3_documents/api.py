@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a62f9577e724799d
-#   text hash     cab248bfd0441ebc
+#   content hash  db3e310f525ba839
+#   text hash     0789fbcc3a548e89
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -60,9 +60,6 @@ def _attention(
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=True, widest=(512, 512))
-    dtype = q.dtype
-    if q.is_cpu and dtype == torch.bfloat16 and arguments.interpreted():  # which multiplies no bfloat16
-        q, k, v = q.float(), k.float(), v.float()
     B = q.shape[0]
     Tq = q.shape[1]
     Tk = k.shape[1]
@@ -91,6 +88,9 @@ def _attention(
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
+    dtype = q.dtype
+    if launch.runtime.INTERPRETED and dtype == torch.bfloat16:  # which the interpreter cannot multiply
+        q, k, v = q.float(), k.float(), v.float()
     out, lse = launch.attend(q, k, v, entries, cos, sin, positions, in_q_segments, in_k_segments, scale)
     out = out if out.dtype == dtype else out.to(dtype)
     return (out, launch.natural(lse)) if return_lse else out

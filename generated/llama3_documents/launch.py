@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a62f9577e724799d
-#   text hash     5d71402d1b80e2aa
+#   content hash  db3e310f525ba839
+#   text hash     a0713dca88087a61
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

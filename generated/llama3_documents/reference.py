@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a62f9577e724799d
-#   text hash     16af4a68465c6450
+#   content hash  db3e310f525ba839
+#   text hash     ee81209b8b49dabc
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

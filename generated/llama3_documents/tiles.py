@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a62f9577e724799d
-#   text hash     013fc3c20373dc95
+#   content hash  db3e310f525ba839
+#   text hash     4cceb8f57ce835bf
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

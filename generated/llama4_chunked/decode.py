@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9f000b49aee1be0a
-#   text hash     957452856ec52b7f
+#   content hash  f3f695c9bf5f1e5e
+#   text hash     66d646faa6d24bcc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9f000b49aee1be0a
-#   text hash     d32a917ac981c473
+#   content hash  f3f695c9bf5f1e5e
+#   text hash     54f839c9224c7631
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9f000b49aee1be0a
-#   text hash     927cb0b5c16cbd72
+#   content hash  f3f695c9bf5f1e5e
+#   text hash     00b30030beb41db1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

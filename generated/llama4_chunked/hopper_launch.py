@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9f000b49aee1be0a
-#   text hash     625614c452e8096e
+#   content hash  f3f695c9bf5f1e5e
+#   text hash     b12b2fbe3b671815
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9f000b49aee1be0a
-#   text hash     57a939212e88faad
+#   content hash  f3f695c9bf5f1e5e
+#   text hash     02569cf988d3deb9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4780868b62015681
-#   text hash     8d2a293fd31bb2c9
+#   content hash  cb49134a1cd70376
+#   text hash     8d01213381e22429
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -71,8 +71,6 @@ Symbols
     kv_ready                  for each stage of these a barrier that keys and values have come
     kv_free                   for each a barrier that both workers are done with them
     k_tiles                   the keys of each worker
-    left                      the halves of 64 columns of a worker's values: the first in registers, the second in
-                              shared memory
     zeros                     what the products for scores and dP begin with
     free                      for each stage of the buffers a barrier that workers are done with it
     factors                   ds as workers exchange it, [BLOCK_M, 64] by stage and worker

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4780868b62015681
-#   text hash     be999b8ee673ff94
+#   content hash  cb49134a1cd70376
+#   text hash     56d11fd8326ee244
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4780868b62015681
-#   text hash     b89bccbf8a9a31aa
+#   content hash  cb49134a1cd70376
+#   text hash     4c2da50ba8b84b84
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

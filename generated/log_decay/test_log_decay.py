@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4780868b62015681
-#   text hash     fb250973eb4b3c5d
+#   content hash  cb49134a1cd70376
+#   text hash     d8851d83c6bf061a
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

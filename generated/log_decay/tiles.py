@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4780868b62015681
-#   text hash     ad0cf63b130331dc
+#   content hash  cb49134a1cd70376
+#   text hash     93f6924ab2b7c088
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  aa9a7b05cec22167
-#   text hash     82ffc504a24e8514
+#   content hash  bc964ce11e4cb6a0
+#   text hash     acbc64519308a02e
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

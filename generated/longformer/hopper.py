@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  aa9a7b05cec22167
-#   text hash     db28f7b8defaa8e2
+#   content hash  bc964ce11e4cb6a0
+#   text hash     9fe631ae572e6b29
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

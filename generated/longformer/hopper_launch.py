@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  aa9a7b05cec22167
-#   text hash     6b6186e17013c24c
+#   content hash  bc964ce11e4cb6a0
+#   text hash     9eea01bb1b53ab6d
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

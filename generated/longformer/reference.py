@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  aa9a7b05cec22167
-#   text hash     88ec8b2b6e3571f6
+#   content hash  bc964ce11e4cb6a0
+#   text hash     0139d9de9a5e0b20
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

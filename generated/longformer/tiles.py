@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  aa9a7b05cec22167
-#   text hash     8517daeebed53369
+#   content hash  bc964ce11e4cb6a0
+#   text hash     4fa3c94ab4fc3a62
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

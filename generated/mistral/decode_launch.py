@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  480c468a57f9c8c4
-#   text hash     26c8fc73b9ec0461
+#   content hash  d7dbec2b9c7aa76c
+#   text hash     5801398441a11eb9
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  480c468a57f9c8c4
-#   text hash     42a48504fd22bc04
+#   content hash  d7dbec2b9c7aa76c
+#   text hash     f8c26e6d83337913
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  480c468a57f9c8c4
-#   text hash     5d89d0a21b1779a9
+#   content hash  d7dbec2b9c7aa76c
+#   text hash     a6374d35760b82d7
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  480c468a57f9c8c4
-#   text hash     2be69606d51bf100
+#   content hash  d7dbec2b9c7aa76c
+#   text hash     01f8017cbe3c707e
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

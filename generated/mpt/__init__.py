@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  71c91602f3b34116
-#   text hash     41a2e0f2b0472be3
+#   content hash  4c61004883e16c81
+#   text hash     a77d4f2e5cd3b518
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  71c91602f3b34116
-#   text hash     9b994d62a2ece2ca
+#   content hash  4c61004883e16c81
+#   text hash     ce85d15117d52fd3
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -50,9 +50,6 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_prefix_len, in_slopes, sca
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=False, widest=(512, 512))
-    dtype = q.dtype
-    if q.is_cpu and dtype == torch.bfloat16 and arguments.interpreted():  # which multiplies no bfloat16
-        q, k, v = q.float(), k.float(), v.float()
     B = q.shape[0]
     Hq = q.shape[-2]
     arguments.check_tensor("prefix_len", in_prefix_len, q, arguments.INTEGERS, (B,))
@@ -70,6 +67,9 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_prefix_len, in_slopes, sca
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
+    dtype = q.dtype
+    if launch.runtime.INTERPRETED and dtype == torch.bfloat16:  # which the interpreter cannot multiply
+        q, k, v = q.float(), k.float(), v.float()
     out, lse = launch.attend(q, k, v, entries, in_prefix_len, in_slopes, scale)
     out = out if out.dtype == dtype else out.to(dtype)
     return (out, launch.natural(lse)) if return_lse else out

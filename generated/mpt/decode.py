@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  71c91602f3b34116
-#   text hash     6e30080187c7cf9e
+#   content hash  4c61004883e16c81
+#   text hash     3f56ce4860745ebd
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

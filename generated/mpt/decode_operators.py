@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  71c91602f3b34116
-#   text hash     101a1defdbc8dcc7
+#   content hash  4c61004883e16c81
+#   text hash     a5f9ad08e1f80369
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  71c91602f3b34116
-#   text hash     438cfb5a5bd4bfa2
+#   content hash  4c61004883e16c81
+#   text hash     3b8b8d74add63518
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -63,8 +63,6 @@ Symbols
     phase                     a round's last bit: by it a barrier tells the round that a wait is for from the one before
     turns                     what load_tiles takes where programs take tiles in turns: nothing
     kv_ready                  a barrier that keys and values have come
-    left                      the halves of 64 columns of a worker's values: the first in registers, the second in
-                              shared memory
     zeros                     what the products for scores and dP begin with
     free                      for each stage of the buffers a barrier that make_dv and make_dk are done with it
     turn                      the stage that is at hand

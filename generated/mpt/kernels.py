@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  71c91602f3b34116
-#   text hash     2430a661ea6249f9
+#   content hash  4c61004883e16c81
+#   text hash     4f5fadedc98309a7
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  71c91602f3b34116
-#   text hash     5432381715283dd7
+#   content hash  4c61004883e16c81
+#   text hash     6eba5bbbfd69cea5
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

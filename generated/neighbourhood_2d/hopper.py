@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  195fe2a0eadb674c
-#   text hash     07f68ba60ad85edc
+#   content hash  35a0c0d00024043b
+#   text hash     15bf8b5a6f411662
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

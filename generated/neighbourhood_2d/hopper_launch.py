@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  195fe2a0eadb674c
-#   text hash     7b6c37b786eb885c
+#   content hash  35a0c0d00024043b
+#   text hash     639b4b21185bbf84
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  195fe2a0eadb674c
-#   text hash     73a9102968f0480a
+#   content hash  35a0c0d00024043b
+#   text hash     cfb6e23c5628c27a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

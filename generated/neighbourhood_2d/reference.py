@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  195fe2a0eadb674c
-#   text hash     465511c259ff97ed
+#   content hash  35a0c0d00024043b
+#   text hash     fc9884a6a8a0ff8d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  195fe2a0eadb674c
-#   text hash     f8211e9190a8622f
+#   content hash  35a0c0d00024043b
+#   text hash     e8fef78afb76fb87
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cb04976b55a068e8
-#   text hash     a538a7653f86050e
+#   content hash  aea193e764ebc2c3
+#   text hash     6a0c4822f4c8a6e8
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cb04976b55a068e8
-#   text hash     4474362a82e34884
+#   content hash  aea193e764ebc2c3
+#   text hash     657410572fa5deeb
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

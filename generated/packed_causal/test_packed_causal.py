@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cb04976b55a068e8
-#   text hash     6ad762ffb982e74c
+#   content hash  aea193e764ebc2c3
+#   text hash     345c815145524c2d
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

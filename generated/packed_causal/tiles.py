@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cb04976b55a068e8
-#   text hash     a9cc2faeee0b1854
+#   content hash  aea193e764ebc2c3
+#   text hash     ed10ac7c6614a523
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  812d556edf3694f8
-#   text hash     cc9ea67e8fb5020a
+#   content hash  29df2dc45bef17cd
+#   text hash     a04122373c011cff
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  812d556edf3694f8
-#   text hash     b501dfe7e3cbfffc
+#   content hash  29df2dc45bef17cd
+#   text hash     5209c182b69b5245
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -67,8 +67,6 @@ Symbols
                               look
     turns                     what load_tiles takes where programs take tiles in turns: nothing
     kv_ready                  a barrier that keys and values have come
-    left                      the halves of 64 columns of a worker's values: the first in registers, the second in
-                              shared memory
     zeros                     what the products for scores and dP begin with
     free                      for each stage of the buffers a barrier that make_dv and make_dk are done with it
     turn                      the stage that is at hand

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  812d556edf3694f8
-#   text hash     7558222c7189d3ec
+#   content hash  29df2dc45bef17cd
+#   text hash     d981701325dc6867
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  98fd0955a317150a
-#   text hash     8e259f4cd89df3da
+#   content hash  1162d30f368c4689
+#   text hash     d67f08584d633b39
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  98fd0955a317150a
-#   text hash     bf60704dc109c9b1
+#   content hash  1162d30f368c4689
+#   text hash     20040ee1ca5b61db
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  98fd0955a317150a
-#   text hash     3b46813458eefb39
+#   content hash  1162d30f368c4689
+#   text hash     74fe200f5bd1413e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

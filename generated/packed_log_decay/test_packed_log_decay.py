@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  98fd0955a317150a
-#   text hash     5a78cbb8debea1e9
+#   content hash  1162d30f368c4689
+#   text hash     16e5eb1c9367d5ab
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

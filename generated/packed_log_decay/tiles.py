@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  98fd0955a317150a
-#   text hash     29b97fc85800c579
+#   content hash  1162d30f368c4689
+#   text hash     1e02f53ec45d1d19
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

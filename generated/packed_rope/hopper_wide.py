@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  eb41c3f9d6d551f7
-#   text hash     8e5e12adf9d1990b
+#   content hash  a3e50b61b34a84b9
+#   text hash     1ad5697d320025f5
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -67,8 +67,6 @@ Symbols
                               look
     turns                     what load_tiles takes where programs take tiles in turns: nothing
     kv_ready                  a barrier that keys and values have come
-    left                      the halves of 64 columns of a worker's values: the first in registers, the second in
-                              shared memory
     zeros                     what the products for scores and dP begin with
     free                      for each stage of the buffers a barrier that make_dv and make_dk are done with it
     turn                      the stage that is at hand

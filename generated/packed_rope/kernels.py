@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  eb41c3f9d6d551f7
-#   text hash     d90922c6ec11c020
+#   content hash  a3e50b61b34a84b9
+#   text hash     6e5e26b5fd009d17
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

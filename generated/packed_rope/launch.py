@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  eb41c3f9d6d551f7
-#   text hash     ad126d56075fc7c5
+#   content hash  a3e50b61b34a84b9
+#   text hash     8d97581289994106
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

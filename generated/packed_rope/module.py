@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  eb41c3f9d6d551f7
-#   text hash     54e8fd58a080e38f
+#   content hash  a3e50b61b34a84b9
+#   text hash     a19b52c33a89f979
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -89,7 +89,7 @@ class Attention(torch.nn.Module):
         positions: int (N,), rows of the tables, where they are not counted from 0
         tables: (cos, sin) in place of the layer's own, such as `angles` of a model's first layer gives
         """
-        cos, sin = self._tables(max_seqlen) if tables is None else tables
+        cos, sin = self._tables(max_seqlen, x.device) if tables is None else tables
         terms = {
             "cos": cos,
             "sin": sin,
@@ -112,11 +112,11 @@ class Attention(torch.nn.Module):
         turned = torch.outer(rows, 1 / self.rope_theta ** (even / self.head_dim))
         return turned.cos(), turned.sin()
 
-    def _tables(self, count):
-        """The layer's own tables, with angles of at least so many positions."""
+    def _tables(self, count, device):
+        """The layer's own tables on the device of its input, with angles of at least so many positions."""
         if self.cos.shape[0] < count:
             self._make_tables(max(count, 2 * self.cos.shape[0]))
-        elif self.cos.device != self.q_proj.weight.device:  # a state was assigned to a layer without memory
+        elif self.cos.device != device:  # as where a state was assigned to a layer on meta
             self._make_tables(self.cos.shape[0])
         return self.cos, self.sin
 

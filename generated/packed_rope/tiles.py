@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  eb41c3f9d6d551f7
-#   text hash     bc22579d7e326ace
+#   content hash  a3e50b61b34a84b9
+#   text hash     bf3c2cb0fc61f873
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

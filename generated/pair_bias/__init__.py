@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  42ef33c14305b2e1
-#   text hash     83c57e06bbcc6573
+#   content hash  b31bfd7bae218d80
+#   text hash     3e34b3cc6684d705
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  42ef33c14305b2e1
-#   text hash     9c73c6ba82627b6a
+#   content hash  b31bfd7bae218d80
+#   text hash     d0f8a623bba6dcdf
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

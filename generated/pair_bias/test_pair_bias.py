@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  42ef33c14305b2e1
-#   text hash     e54be81b7d210f47
+#   content hash  b31bfd7bae218d80
+#   text hash     dd7c7e2d5ec2742a
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

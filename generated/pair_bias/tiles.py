@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  42ef33c14305b2e1
-#   text hash     009643a43d39de86
+#   content hash  b31bfd7bae218d80
+#   text hash     54894e5eab2901ab
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

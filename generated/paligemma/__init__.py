@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  47f592785d625405
-#   text hash     935c1b11fc535d6a
+#   content hash  e630c8fada0a8296
+#   text hash     7233c97fcfb51818
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

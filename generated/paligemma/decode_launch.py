@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  47f592785d625405
-#   text hash     b6b3f755578142b0
+#   content hash  e630c8fada0a8296
+#   text hash     ae7d3742fabeaf95
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

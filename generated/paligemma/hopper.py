@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  47f592785d625405
-#   text hash     4bc473a1232b358f
+#   content hash  e630c8fada0a8296
+#   text hash     ce378a06ea6a1bca
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  47f592785d625405
-#   text hash     a611c55242517e5a
+#   content hash  e630c8fada0a8296
+#   text hash     73d449c6c0eec312
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

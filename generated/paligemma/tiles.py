@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  47f592785d625405
-#   text hash     4dbc7dff378e477d
+#   content hash  e630c8fada0a8296
+#   text hash     4c8ef86ceb85d456
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

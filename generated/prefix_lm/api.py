@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  55be8597d8fa8fee
-#   text hash     f5ec1a47fef62dad
+#   content hash  ebd379e83af048da
+#   text hash     a3c45a8f15712dc1
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -48,9 +48,6 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_prefix_len, scale, return_
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=True, widest=(512, 512))
-    dtype = q.dtype
-    if q.is_cpu and dtype == torch.bfloat16 and arguments.interpreted():  # which multiplies no bfloat16
-        q, k, v = q.float(), k.float(), v.float()
     B = q.shape[0]
     arguments.check_tensor("prefix_len", in_prefix_len, q, arguments.INTEGERS, (B,))
     if scale is None:
@@ -67,6 +64,9 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_prefix_len, scale, return_
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
+    dtype = q.dtype
+    if launch.runtime.INTERPRETED and dtype == torch.bfloat16:  # which the interpreter cannot multiply
+        q, k, v = q.float(), k.float(), v.float()
     out, lse = launch.attend(q, k, v, entries, in_prefix_len, scale)
     out = out if out.dtype == dtype else out.to(dtype)
     return (out, launch.natural(lse)) if return_lse else out

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  55be8597d8fa8fee
-#   text hash     d9ca216df3870513
+#   content hash  ebd379e83af048da
+#   text hash     1f73e1d3adc86de1
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

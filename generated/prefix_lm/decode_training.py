@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  55be8597d8fa8fee
-#   text hash     4df0f5d8dd72bb84
+#   content hash  ebd379e83af048da
+#   text hash     2216f7854caf910b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

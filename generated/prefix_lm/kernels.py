@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  55be8597d8fa8fee
-#   text hash     a639f1af6f439349
+#   content hash  ebd379e83af048da
+#   text hash     bb3af19944bbffd3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

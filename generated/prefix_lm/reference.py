@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  55be8597d8fa8fee
-#   text hash     a0a85d9dce8c27a6
+#   content hash  ebd379e83af048da
+#   text hash     eac89e49f610b9fb
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  55be8597d8fa8fee
-#   text hash     d34e6fd541fbf2e7
+#   content hash  ebd379e83af048da
+#   text hash     c2bc9f4ae2020f10
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -100,7 +100,9 @@ def _decodes(query, key, is_causal):
     if not is_causal or torch.is_grad_enabled():
         return False
     # in this order: a compiler that has one length for both asks nothing more of it
-    return query.shape[2] < key.shape[2] and query.shape[2] <= MOST_NEW
+    few = query.shape[2] < key.shape[2] and query.shape[2] <= MOST_NEW
+    # Triton's interpreter multiplies none of bfloat16, which `attention` alone works out in float32
+    return few and not (query.is_cpu and query.dtype == torch.bfloat16)
 
 
 def _cached(key, attention_mask, rows):
@@ -269,29 +271,36 @@ def _unbound(attention_mask):
     return tuple(x.contiguous() for x in attention_mask[:, :, 0, 0].unbind(1))
 
 
-# types of models of which some layers do so, and others make attention themselves
+# types of models of which some layers ask for attention by its name, and others make it themselves
 IN_PART = ("bigbird_pegasus", "git", "informer")
-ASKS = {}  # a class of configurations -> whether all layers of its models ask for attention by name
+ASKS = {}  # a class of configurations -> whether all layers of its models ask for attention by its name
 
 
 @torch.compiler.assume_constant_result
-def _asks(config):
-    """Whether they do, as far as is known.
+def _asks(configs):
+    """Whether all layers of a class's models ask for attention by its name, as far as is known.
 
     Others would take what `mask` gives for a mask of all pairs, and None for one that hides nothing.
     """
-    if config not in ASKS:
-        ASKS[config] = getattr(config, "model_type", None) not in IN_PART and _asks_by_source(config.__module__)
-    return ASKS[config]
+    if configs not in ASKS:
+        ASKS[configs] = _asks_by_source(configs)
+    return ASKS[configs]
 
 
-def _asks_by_source(configuration):
-    """As transformers finds it out, where a model that is there already gets another attention."""
-    models = sys.modules.get(configuration.replace("configuration_", "modeling_"))
-    if models is None or models.__name__ == configuration:
-        return True
-    try:
-        source = inspect.getsource(models)
-    except (OSError, TypeError):
-        return True
-    return "ALL_ATTENTION_FUNCTIONS" in source or not re.search(r"^class \w*Attention\w*\(nn\.Module\)", source, re.M)
+def _asks_by_source(configs):
+    """The same, as transformers finds it out where a model that is there already gets another attention.
+
+    A class without models of its own stands for the models of the one that it derives from.
+    """
+    for base in configs.__mro__:
+        if vars(base).get("model_type") in IN_PART:
+            return False
+        models = sys.modules.get(base.__module__.replace("configuration_", "modeling_"))
+        if models is not None and models.__name__ != base.__module__:
+            try:
+                source = inspect.getsource(models)
+            except (OSError, TypeError):
+                return True
+            themselves = re.search(r"^class \w*Attention\w*\(nn\.Module\)", source, re.M)
+            return "ALL_ATTENTION_FUNCTIONS" in source or not themselves
+    return True

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  235478f7657285df
-#   text hash     95e8a5f0ddc72045
+#   content hash  3c862645d2d2642c
+#   text hash     b33e77bd61dac179
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

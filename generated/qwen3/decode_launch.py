@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  235478f7657285df
-#   text hash     fdcaea47a2d4951a
+#   content hash  3c862645d2d2642c
+#   text hash     5e7a565f92255048
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  235478f7657285df
-#   text hash     a1f95a92337996a8
+#   content hash  3c862645d2d2642c
+#   text hash     0faaaa35af50665d
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  235478f7657285df
-#   text hash     56f017c3f39fe671
+#   content hash  3c862645d2d2642c
+#   text hash     aa69c8b6b0e646a0
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  235478f7657285df
-#   text hash     4f6e5cfe82c73313
+#   content hash  3c862645d2d2642c
+#   text hash     0e57546a5bb02f8b
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d3b2cd4517305e00
-#   text hash     85de594beb17cc07
+#   content hash  07abb17ed3d21eb0
+#   text hash     f60076421964d224
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

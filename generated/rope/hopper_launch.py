@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d3b2cd4517305e00
-#   text hash     f3ad8180d7c537a5
+#   content hash  07abb17ed3d21eb0
+#   text hash     5ceb9697ca1c6d43
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

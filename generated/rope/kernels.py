@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d3b2cd4517305e00
-#   text hash     ea4bcfa7ee053f51
+#   content hash  07abb17ed3d21eb0
+#   text hash     f1011df2b61368c3
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d3b2cd4517305e00
-#   text hash     78fc6d4e3c79776b
+#   content hash  07abb17ed3d21eb0
+#   text hash     036dfec0073fb77b
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

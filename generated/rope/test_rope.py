@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d3b2cd4517305e00
-#   text hash     85379784b7afbdf7
+#   content hash  07abb17ed3d21eb0
+#   text hash     412339acb48338b8
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

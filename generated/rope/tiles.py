@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d3b2cd4517305e00
-#   text hash     1a3436a58def91c7
+#   content hash  07abb17ed3d21eb0
+#   text hash     537a2ee08fa24d76
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

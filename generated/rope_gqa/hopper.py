@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a35dca740872ce76
-#   text hash     c2d3619434c6e3ad
+#   content hash  49e107c9a91cea71
+#   text hash     e4b49bf7e7dd4637
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

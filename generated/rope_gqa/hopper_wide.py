@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a35dca740872ce76
-#   text hash     f65c3744a5f47409
+#   content hash  49e107c9a91cea71
+#   text hash     022229701d660a2f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -64,8 +64,6 @@ Symbols
     phase                     a round's last bit: by it a barrier tells the round that a wait is for from the one before
     turns                     what load_tiles takes where programs take tiles in turns: nothing
     kv_ready                  a barrier that keys and values have come
-    left                      the halves of 64 columns of a worker's values: the first in registers, the second in
-                              shared memory
     zeros                     what the products for scores and dP begin with
     free                      for each stage of the buffers a barrier that make_dv and make_dk are done with it
     turn                      the stage that is at hand

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a35dca740872ce76
-#   text hash     15f6c26666eb15cd
+#   content hash  49e107c9a91cea71
+#   text hash     14fd4c96bf41dae2
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a35dca740872ce76
-#   text hash     6d95a549a78e6393
+#   content hash  49e107c9a91cea71
+#   text hash     f7f0c6231e011cf9
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

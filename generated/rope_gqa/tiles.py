@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a35dca740872ce76
-#   text hash     093afdf7d4a7ccc0
+#   content hash  49e107c9a91cea71
+#   text hash     5e5af229ebba0578
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

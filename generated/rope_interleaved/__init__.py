@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  324bb90790ded59c
-#   text hash     07483989d7092d96
+#   content hash  a247e506e835ce09
+#   text hash     75136096f7e9c929
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

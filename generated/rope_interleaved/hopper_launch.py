@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  324bb90790ded59c
-#   text hash     ce41216d9c7b37f1
+#   content hash  a247e506e835ce09
+#   text hash     018bc64bf793cc7d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  324bb90790ded59c
-#   text hash     8fcafa40967fd84a
+#   content hash  a247e506e835ce09
+#   text hash     b01c39cdcbe6848f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  324bb90790ded59c
-#   text hash     2186b5dc29bf9cf7
+#   content hash  a247e506e835ce09
+#   text hash     14ede9e7a02977a3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

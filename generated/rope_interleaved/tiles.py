@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  324bb90790ded59c
-#   text hash     0387910d2e28dd4a
+#   content hash  a247e506e835ce09
+#   text hash     99b828ddb2600b8c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

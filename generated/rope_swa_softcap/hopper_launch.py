@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3927c0b6fe41b56a
-#   text hash     e4895ad959f21db9
+#   content hash  7175635e9e35e4b0
+#   text hash     62c37c50a83ccbe1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3927c0b6fe41b56a
-#   text hash     855d7ac8a63c80ac
+#   content hash  7175635e9e35e4b0
+#   text hash     46f3b4c884b77a2c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3927c0b6fe41b56a
-#   text hash     0f342d40456413a0
+#   content hash  7175635e9e35e4b0
+#   text hash     1326d5b684bf3e04
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3927c0b6fe41b56a
-#   text hash     e7c6946c8b454b6b
+#   content hash  7175635e9e35e4b0
+#   text hash     d43b74aa1fad5582
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7dc84aaab0f66ad7
-#   text hash     cd24e7f980f929d5
+#   content hash  27bdad9c822d5d1b
+#   text hash     68cd89293431dd02
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7dc84aaab0f66ad7
-#   text hash     5180c6add5468ee8
+#   content hash  27bdad9c822d5d1b
+#   text hash     2b9eb60a2548a680
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7dc84aaab0f66ad7
-#   text hash     bf92f3d6492484a2
+#   content hash  27bdad9c822d5d1b
+#   text hash     c79c704e054df686
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -104,6 +104,8 @@ class Attention(torch.nn.Module):
 
     def new_cache(self, batch: int, size: int, dtype: torch.dtype | None = None) -> Cache:
         """An empty cache with room for `size` tokens of each of `batch` sequences."""
+        if dtype not in (None, *arguments.FLOATS):
+            raise TypeError(f"dtype: expected float16, bfloat16 or float32, got {arguments.plain(dtype)}")
         weight, heads = self.k_proj.weight, self.num_kv_heads
         k, v = (weight.new_empty((batch, size, heads, n), dtype=dtype) for n in (self.head_dim, self.v_head_dim))
         return Cache(k, v)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7dc84aaab0f66ad7
-#   text hash     49df1331d2674ed4
+#   content hash  27bdad9c822d5d1b
+#   text hash     a77beac8b63d72f7
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

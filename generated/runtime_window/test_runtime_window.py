@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7dc84aaab0f66ad7
-#   text hash     cb63e2fccda1f377
+#   content hash  27bdad9c822d5d1b
+#   text hash     3fa18085a31a56f8
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

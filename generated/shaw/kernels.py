@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ca64f46bdb6bf6fc
-#   text hash     56ed02ee42d9c93f
+#   content hash  c19cfb370b4a06d0
+#   text hash     b6fbac5793c1d775
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ca64f46bdb6bf6fc
-#   text hash     5bfbd3e83b430c81
+#   content hash  c19cfb370b4a06d0
+#   text hash     de668b0ef22d8fdc
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ca64f46bdb6bf6fc
-#   text hash     61190043501862e6
+#   content hash  c19cfb370b4a06d0
+#   text hash     b3486b02f20b39a2
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

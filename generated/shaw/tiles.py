@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ca64f46bdb6bf6fc
-#   text hash     337f43bbf5654671
+#   content hash  c19cfb370b4a06d0
+#   text hash     2d907f6f328fdaaa
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

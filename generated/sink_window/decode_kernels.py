@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  46592b363bf83f36
-#   text hash     7635012ea0002968
+#   content hash  b74e64e1ac4dec26
+#   text hash     5b695e883a1e80b4
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  46592b363bf83f36
-#   text hash     1845123b19d6102c
+#   content hash  b74e64e1ac4dec26
+#   text hash     482cf8eeb79dd84d
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

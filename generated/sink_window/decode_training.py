@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  46592b363bf83f36
-#   text hash     34b166f3d91e1c10
+#   content hash  b74e64e1ac4dec26
+#   text hash     23b67ed150ceada7
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  46592b363bf83f36
-#   text hash     e130ac458573093c
+#   content hash  b74e64e1ac4dec26
+#   text hash     a0c3af1a24e5ebc9
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  46592b363bf83f36
-#   text hash     8760a0963cb809f1
+#   content hash  b74e64e1ac4dec26
+#   text hash     6b48beba7c501c55
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c78b679fc00a2109
-#   text hash     a0e4a16c62439198
+#   content hash  2d981a1760656c81
+#   text hash     db3bdac12d371891
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

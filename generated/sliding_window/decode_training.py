@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c78b679fc00a2109
-#   text hash     8306a3e0e2b50eb0
+#   content hash  2d981a1760656c81
+#   text hash     acd9e0ff7872f166
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

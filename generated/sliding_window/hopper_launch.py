@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c78b679fc00a2109
-#   text hash     11f7ff3826f2ded9
+#   content hash  2d981a1760656c81
+#   text hash     1507f514576584ef
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c78b679fc00a2109
-#   text hash     61b2124e75adaa15
+#   content hash  2d981a1760656c81
+#   text hash     3dd90c639125bf9d
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c78b679fc00a2109
-#   text hash     6cd60bf43c058803
+#   content hash  2d981a1760656c81
+#   text hash     4ec6e7040817fb6b
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

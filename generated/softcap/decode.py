@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cc4ac413c01caf47
-#   text hash     c0df612e11e6d34f
+#   content hash  54c8dcc331c6d2b5
+#   text hash     94be17192d568626
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

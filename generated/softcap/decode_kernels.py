@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cc4ac413c01caf47
-#   text hash     c0e8cb249a0d297c
+#   content hash  54c8dcc331c6d2b5
+#   text hash     2ca3668450d84b73
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cc4ac413c01caf47
-#   text hash     cee38760d745f1dc
+#   content hash  54c8dcc331c6d2b5
+#   text hash     ee49789de32d7019
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cc4ac413c01caf47
-#   text hash     dfa0b40232807289
+#   content hash  54c8dcc331c6d2b5
+#   text hash     8e611d3e5f0cac1d
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

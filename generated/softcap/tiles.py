@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cc4ac413c01caf47
-#   text hash     b2ca09ae1ede059d
+#   content hash  54c8dcc331c6d2b5
+#   text hash     540420819d9a1812
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b1cb7bd56efe3fee
-#   text hash     3147178dfd10c316
+#   content hash  c8afd69d72dfef64
+#   text hash     9b32e21e6cfcf1bb
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -47,9 +47,6 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_window, scale, return_lse)
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=True, widest=(512, 512))
-    dtype = q.dtype
-    if q.is_cpu and dtype == torch.bfloat16 and arguments.interpreted():  # which multiplies no bfloat16
-        q, k, v = q.float(), k.float(), v.float()
     in_window = arguments.as_int("window", in_window, minimum=1, maximum=268435456)
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
@@ -63,6 +60,9 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_window, scale, return_lse)
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
+    dtype = q.dtype
+    if launch.runtime.INTERPRETED and dtype == torch.bfloat16:  # which the interpreter cannot multiply
+        q, k, v = q.float(), k.float(), v.float()
     out, lse = launch.attend(q, k, v, entries, in_window, scale)
     out = out if out.dtype == dtype else out.to(dtype)
     return (out, launch.natural(lse)) if return_lse else out

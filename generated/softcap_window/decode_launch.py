@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b1cb7bd56efe3fee
-#   text hash     4590778608d9c1f5
+#   content hash  c8afd69d72dfef64
+#   text hash     b03bf40acba619da
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

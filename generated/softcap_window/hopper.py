@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b1cb7bd56efe3fee
-#   text hash     280dbeaaaa9debe2
+#   content hash  c8afd69d72dfef64
+#   text hash     0937ac23cc1355c1
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

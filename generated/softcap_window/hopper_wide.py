@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b1cb7bd56efe3fee
-#   text hash     c00bd0081e463f88
+#   content hash  c8afd69d72dfef64
+#   text hash     b318bce77bf49166
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -63,8 +63,6 @@ Symbols
     phase                     a round's last bit: by it a barrier tells the round that a wait is for from the one before
     turns                     what load_tiles takes where programs take tiles in turns: nothing
     kv_ready                  a barrier that keys and values have come
-    left                      the halves of 64 columns of a worker's values: the first in registers, the second in
-                              shared memory
     zeros                     what the products for scores and dP begin with
     free                      for each stage of the buffers a barrier that make_dv and make_dk are done with it
     turn                      the stage that is at hand

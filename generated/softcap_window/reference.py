@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b1cb7bd56efe3fee
-#   text hash     1289cd4d85a5f5f8
+#   content hash  c8afd69d72dfef64
+#   text hash     d3925d3c68e18087
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b1cb7bd56efe3fee
-#   text hash     b03e9f3de9317397
+#   content hash  c8afd69d72dfef64
+#   text hash     6721f1ba7489208e
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

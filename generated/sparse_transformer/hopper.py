@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  38f39529861dc942
-#   text hash     3838499f23ed0e7d
+#   content hash  c0f3d710d8287a92
+#   text hash     d15f2efbf2e52870
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  38f39529861dc942
-#   text hash     59fedcf686d0a0fc
+#   content hash  c0f3d710d8287a92
+#   text hash     7fdace9e60c6aff7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

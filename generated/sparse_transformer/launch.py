@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  38f39529861dc942
-#   text hash     edf5fdc8e2715614
+#   content hash  c0f3d710d8287a92
+#   text hash     f83bf67b79b2234e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  38f39529861dc942
-#   text hash     92e34173fa84f3cc
+#   content hash  c0f3d710d8287a92
+#   text hash     8bdbef90207b2cbc
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fe267d0ee390a524
-#   text hash     dadb5a95a8860b8b
+#   content hash  ac1d0bb1fd7aba5c
+#   text hash     eaa317ceb1f577f6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fe267d0ee390a524
-#   text hash     da2215bd64ebdd7f
+#   content hash  ac1d0bb1fd7aba5c
+#   text hash     e5f6953e34d43f5b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fe267d0ee390a524
-#   text hash     d15291bc29644831
+#   content hash  ac1d0bb1fd7aba5c
+#   text hash     2f5e12c29dbc9e72
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fe267d0ee390a524
-#   text hash     b9fe0c7b34d6f063
+#   content hash  ac1d0bb1fd7aba5c
+#   text hash     83583c68c15e95cb
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b704b6c3dcb1f0f5
-#   text hash     21eb6d597de1d6e2
+#   content hash  f2f0e366e52c4566
+#   text hash     b7e5c8fd66fcc6b6
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -65,8 +65,6 @@ Symbols
     kv_ready                  for each stage of these a barrier that keys and values have come
     kv_free                   for each a barrier that both workers are done with them
     k_tiles                   the keys of each worker
-    left                      the halves of 64 columns of a worker's values: the first in registers, the second in
-                              shared memory
     zeros                     what the products for scores and dP begin with
     free                      for each stage of the buffers a barrier that workers are done with it
     factors                   ds as workers exchange it, [BLOCK_M, 64] by stage and worker

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b704b6c3dcb1f0f5
-#   text hash     bfe853d901eba0c9
+#   content hash  f2f0e366e52c4566
+#   text hash     d143e20df297a873
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

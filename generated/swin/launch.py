@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b704b6c3dcb1f0f5
-#   text hash     12dce11e8093d3cc
+#   content hash  f2f0e366e52c4566
+#   text hash     112b9c30d4d0f818
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b704b6c3dcb1f0f5
-#   text hash     d24e19627272e2b9
+#   content hash  f2f0e366e52c4566
+#   text hash     5911f01dc5c4c760
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b704b6c3dcb1f0f5
-#   text hash     f2eea87392bfd8f3
+#   content hash  f2f0e366e52c4566
+#   text hash     f7759bca57043479
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

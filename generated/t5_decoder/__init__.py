@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  57317ea5e6cf3574
-#   text hash     6c7fef78070a198c
+#   content hash  de4554e3b6988fd7
+#   text hash     0c953b5062f0056d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  57317ea5e6cf3574
-#   text hash     29b79239906781c2
+#   content hash  de4554e3b6988fd7
+#   text hash     62bb7c6800f23132
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

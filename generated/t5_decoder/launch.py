@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  57317ea5e6cf3574
-#   text hash     bb74d63f1f1dc41b
+#   content hash  de4554e3b6988fd7
+#   text hash     d041b05cc748d37e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

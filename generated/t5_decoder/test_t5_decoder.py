@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  57317ea5e6cf3574
-#   text hash     d0acab359bae6db5
+#   content hash  de4554e3b6988fd7
+#   text hash     cf7e6da689ce36ac
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

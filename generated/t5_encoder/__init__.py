@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c3e8db3992cd76dd
-#   text hash     126a44d66ea29212
+#   content hash  d226bc557a0e0547
+#   text hash     a5fb57d685471dda
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

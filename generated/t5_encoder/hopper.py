@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c3e8db3992cd76dd
-#   text hash     681392525e5ada42
+#   content hash  d226bc557a0e0547
+#   text hash     ac8090d41a2cec99
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c3e8db3992cd76dd
-#   text hash     c0945a1f3ef37cd4
+#   content hash  d226bc557a0e0547
+#   text hash     4c7fc618866e26da
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -65,8 +65,6 @@ Symbols
     kv_ready                  for each stage of these a barrier that keys and values have come
     kv_free                   for each a barrier that both workers are done with them
     k_tiles                   the keys of each worker
-    left                      the halves of 64 columns of a worker's values: the first in registers, the second in
-                              shared memory
     zeros                     what the products for scores and dP begin with
     free                      for each stage of the buffers a barrier that workers are done with it
     factors                   ds as workers exchange it, [BLOCK_M, 64] by stage and worker

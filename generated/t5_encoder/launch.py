@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c3e8db3992cd76dd
-#   text hash     06bf68c25e574cb3
+#   content hash  d226bc557a0e0547
+#   text hash     bcde4c4dfa104975
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c3e8db3992cd76dd
-#   text hash     606766828064b0c4
+#   content hash  d226bc557a0e0547
+#   text hash     3c2c0f1ec5999f67
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1ab09069672d08d6
-#   text hash     b4b67a693aaff4d6
+#   content hash  6a60a325f7e42c24
+#   text hash     936dde4e7adacc6b
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1ab09069672d08d6
-#   text hash     c8a80dd0f05d9d08
+#   content hash  6a60a325f7e42c24
+#   text hash     2bed6067f8a7f52f
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1ab09069672d08d6
-#   text hash     b31a8f09d3f1e30b
+#   content hash  6a60a325f7e42c24
+#   text hash     6a4b757762407ac3
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1ab09069672d08d6
-#   text hash     2908de5df20001a0
+#   content hash  6a60a325f7e42c24
+#   text hash     9eb3b811080e02b1
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

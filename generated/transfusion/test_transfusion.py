@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1ab09069672d08d6
-#   text hash     bbc22b0b56dd85ad
+#   content hash  6a60a325f7e42c24
+#   text hash     9ee0e7575f287d5b
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

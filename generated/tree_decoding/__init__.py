@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  19f6e38acf2b13e0
-#   text hash     839e0a01fef01341
+#   content hash  edd3063c7405400f
+#   text hash     66d436fc8d6a8c54
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,14 +1,15 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/arguments.py.jinja
-#   content hash  00fabdd4b4ea01a0
-#   text hash     a410d431116b675e
+#   content hash  2015f3989d811730
+#   text hash     e2fd06a5ce321571
 #   render with   attnforge render SPEC
 """What calls give, checked: each error names the argument, what was expected and what came.
 
 Triton is not imported here: once it is, it no longer heeds TRITON_INTERPRET.
 """
 
+import importlib.util
 import math
 import operator
 import os
@@ -101,7 +102,8 @@ def check_place(name, x):
         return
     if not x.is_cpu:
         raise ValueError(f"{name}: expected a CUDA tensor, got one on {x.device}")
-    if not interpreted():
+    # where there is no triton, its import tells more
+    if not interpreted() and importlib.util.find_spec("triton"):
         hint = "set TRITON_INTERPRET=1 before Python starts to run on the CPU"
         raise ValueError(f"{name}: expected a GPU tensor, got one on the CPU; {hint}")
 

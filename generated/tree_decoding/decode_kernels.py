@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  19f6e38acf2b13e0
-#   text hash     7807a813d8b17fc3
+#   content hash  edd3063c7405400f
+#   text hash     5764be812c7b0a23
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  19f6e38acf2b13e0
-#   text hash     fa6d54a308fb559c
+#   content hash  edd3063c7405400f
+#   text hash     703e4c46dc59b141
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  19f6e38acf2b13e0
-#   text hash     b5d6020abc0dee2b
+#   content hash  edd3063c7405400f
+#   text hash     8c3bcbc3496ded8d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

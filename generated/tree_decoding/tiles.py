@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  19f6e38acf2b13e0
-#   text hash     37d2f02c666a3168
+#   content hash  edd3063c7405400f
+#   text hash     5f36654bb99e4c15
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -157,3 +157,10 @@ def test_masks_read_distances_that_are_worked_out_once(file: str) -> None:
                 if re.search(r"[qk]_pos\[[^]]*\] (<=?|>=?|==|-) [qk]_pos\[", text):
                     found[package] = text
     assert seen and found == {}
+
+
+def test_values_are_in_registers_where_a_step_has_room_for_them() -> None:
+    """Scores that are products alone, under no mask or a causal one, leave it; other terms do not."""
+    held = {package for package, function in functions("hopper_backward.py") if function.name == "load_values"}
+    assert held >= {"causal", "full", "cross", "packed_causal", "llama3", "gpt_oss"}
+    assert not held & {"sliding_window", "alibi", "softcap", "log_decay", "packed_log_decay", "gpt_oss_window"}

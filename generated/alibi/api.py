@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  954903dc84d90dcc
-#   text hash     7ba315b1bb576f69
+#   content hash  90c0df31b3302a6c
+#   text hash     9d47af1c7258d069
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/tests/checks.py.jinja
-#   content hash  9d6d2720126090fd
-#   text hash     f4b94a3b02711230
+#   content hash  fcb332d8de55490c
+#   text hash     5f56559e3ca954ce
 #   render with   attnforge render SPEC
 """What suites check and by which rule; what is a variant's own stands in the test file beside it.
 
@@ -866,9 +866,12 @@ class TestLengths:
         variant.check(case, **whole_numbers(places))
 
     def test_padding_is_neither_read_nor_written(self, variant):
-        inputs = variant.make_inputs(replace(variant.small, q_lens=(34, 34), k_lens=(34, 34)))
-        inputs |= whole_numbers({"k_starts": (5, 0), "k_lens": (34, 20), "q_start": (-5, 0)})
-        outside = torch.tensor([[row < 5 for row in range(34)], [row >= 20 for row in range(34)]])
+        # a third sequence, without padding: gradients of inputs by heads have another shape than those by tokens
+        inputs = variant.make_inputs(replace(variant.small, q_lens=(34,) * 3, k_lens=(34,) * 3))
+        inputs |= whole_numbers({"k_starts": (5, 0, 0), "k_lens": (34, 20, 34), "q_start": (-5, 0, 0)})
+        outside = torch.tensor(
+            [[row < first or row >= last for row in range(34)] for first, last in [(5, 34), (0, 20), (0, 34)]]
+        )
         upstream = variant.upstream(inputs)
         before = variant.run(inputs, upstream=upstream)
         for x in (inputs["q"], inputs["k"], inputs["v"], upstream[0]):

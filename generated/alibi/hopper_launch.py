@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  954903dc84d90dcc
-#   text hash     4f3a172df4818650
+#   content hash  90c0df31b3302a6c
+#   text hash     94b09999c7ef1dee
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

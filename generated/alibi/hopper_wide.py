@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  954903dc84d90dcc
-#   text hash     817182286628d921
+#   content hash  90c0df31b3302a6c
+#   text hash     c7684356f065756d
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  954903dc84d90dcc
-#   text hash     09d6ba68de3cdb6b
+#   content hash  90c0df31b3302a6c
+#   text hash     398489a3bd063876
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  954903dc84d90dcc
-#   text hash     6c0519114bfc3e34
+#   content hash  90c0df31b3302a6c
+#   text hash     76f7afd53fe321b1
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  17c29a6face5b144
-#   text hash     ef43475282f8f586
+#   content hash  184add5faae80b80
+#   text hash     5fccb44c689d78ba
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

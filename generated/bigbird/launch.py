@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  17c29a6face5b144
-#   text hash     c07a71c7737f1bb4
+#   content hash  184add5faae80b80
+#   text hash     c236dd8c792f7a26
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

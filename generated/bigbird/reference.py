@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  17c29a6face5b144
-#   text hash     be0961649e220e54
+#   content hash  184add5faae80b80
+#   text hash     57ad42eb649a1e3e
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

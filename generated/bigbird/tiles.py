@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  17c29a6face5b144
-#   text hash     227244ed48e3a1f6
+#   content hash  184add5faae80b80
+#   text hash     d4b3f301a6ea3d10
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c6a7e3705dde5f20
-#   text hash     ac266bf6f63008bd
+#   content hash  30ff98da92712236
+#   text hash     c2a813b141bf1df8
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

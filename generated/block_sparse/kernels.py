@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c6a7e3705dde5f20
-#   text hash     1d40f70e504065c3
+#   content hash  30ff98da92712236
+#   text hash     1d1b4635dc47b1de
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c6a7e3705dde5f20
-#   text hash     b99e397d44bc7f25
+#   content hash  30ff98da92712236
+#   text hash     5c4964d6b3e59ccf
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c6a7e3705dde5f20
-#   text hash     b7807129b62a8aa5
+#   content hash  30ff98da92712236
+#   text hash     d51d7753765f2c1e
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

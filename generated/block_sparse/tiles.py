@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c6a7e3705dde5f20
-#   text hash     b34a3f17aa6d9fcf
+#   content hash  30ff98da92712236
+#   text hash     0d7275f0d13a6b69
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  20603ce1c122667b
-#   text hash     7b4f77a88fd0026b
+#   content hash  81773d43bbe9ecf6
+#   text hash     7b1b33936b4f2a8f
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  20603ce1c122667b
-#   text hash     4ef07cfea2db84b7
+#   content hash  81773d43bbe9ecf6
+#   text hash     3067b027552f13c3
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

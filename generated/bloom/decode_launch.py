@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  20603ce1c122667b
-#   text hash     740af228a0809c2b
+#   content hash  81773d43bbe9ecf6
+#   text hash     39f317a987d1e8c1
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

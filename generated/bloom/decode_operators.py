@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  20603ce1c122667b
-#   text hash     ab51ad5def6dbebc
+#   content hash  81773d43bbe9ecf6
+#   text hash     4931cb6acd0d835c
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  20603ce1c122667b
-#   text hash     70b9eb314882e3c7
+#   content hash  81773d43bbe9ecf6
+#   text hash     6d6ad3c69c461f8f
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

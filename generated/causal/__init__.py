@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1df67054097f933d
-#   text hash     af0c72d69887b3aa
+#   content hash  2fd307c6ad39339e
+#   text hash     989c95e6a67cd9dd
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

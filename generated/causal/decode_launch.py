@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1df67054097f933d
-#   text hash     e451d4d1cbc06ac0
+#   content hash  2fd307c6ad39339e
+#   text hash     b86d7d4d7403d7dd
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1df67054097f933d
-#   text hash     479ca86f2c55bbbe
+#   content hash  2fd307c6ad39339e
+#   text hash     2c79e94be9ce3e2b
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1df67054097f933d
-#   text hash     0da82be24885934f
+#   content hash  2fd307c6ad39339e
+#   text hash     5a1d78f52a2510ce
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

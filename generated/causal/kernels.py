@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1df67054097f933d
-#   text hash     bd2b6704a0f7dbf2
+#   content hash  2fd307c6ad39339e
+#   text hash     5775f11e322378a1
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

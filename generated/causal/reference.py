@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1df67054097f933d
-#   text hash     c17d459dce587ba0
+#   content hash  2fd307c6ad39339e
+#   text hash     fb4f70c216bc7478
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

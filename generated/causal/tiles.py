@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1df67054097f933d
-#   text hash     918a40368f5d1194
+#   content hash  2fd307c6ad39339e
+#   text hash     60d198e3149f7841
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

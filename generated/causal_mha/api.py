@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4851361de3a7a301
-#   text hash     0666cdefbcf7e992
+#   content hash  77a1e52292d9db1e
+#   text hash     2097022e185c44c8
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

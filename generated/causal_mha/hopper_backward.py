@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4851361de3a7a301
-#   text hash     87bdadfae11d042f
+#   content hash  77a1e52292d9db1e
+#   text hash     b5161e9e4b22da34
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

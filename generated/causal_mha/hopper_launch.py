@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4851361de3a7a301
-#   text hash     f4c37616459f2f23
+#   content hash  77a1e52292d9db1e
+#   text hash     2c6e1e247facf8e2
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4851361de3a7a301
-#   text hash     1ced6bcbf4bfa394
+#   content hash  77a1e52292d9db1e
+#   text hash     7d33c990c42cd642
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4851361de3a7a301
-#   text hash     dcb6ae2846d28d14
+#   content hash  77a1e52292d9db1e
+#   text hash     cf5a923b0ea313f2
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

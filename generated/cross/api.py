@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e12f7a38bb0abe9c
-#   text hash     32b7886147ee9f0e
+#   content hash  89255694098ac636
+#   text hash     7df74995cfc551d5
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

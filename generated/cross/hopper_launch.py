@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e12f7a38bb0abe9c
-#   text hash     b87c83f69c0ba015
+#   content hash  89255694098ac636
+#   text hash     1549c56cb4d431c9
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e12f7a38bb0abe9c
-#   text hash     6a80e263f475b2b3
+#   content hash  89255694098ac636
+#   text hash     6836ee160c154df0
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

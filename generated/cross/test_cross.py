@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e12f7a38bb0abe9c
-#   text hash     547efaef4d446daa
+#   content hash  89255694098ac636
+#   text hash     be474d4caa1e8439
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e12f7a38bb0abe9c
-#   text hash     a2bd90b086b9baaf
+#   content hash  89255694098ac636
+#   text hash     2c83e6607ab5d094
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

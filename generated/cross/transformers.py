@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e12f7a38bb0abe9c
-#   text hash     af6a257917895aa9
+#   content hash  89255694098ac636
+#   text hash     406bf7211267a949
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

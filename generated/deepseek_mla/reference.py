@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b968e737b514735f
-#   text hash     adb0eb9b5f914a84
+#   content hash  1843700d27223d8e
+#   text hash     295ba890181c219d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b968e737b514735f
-#   text hash     f9a7d561a3573d97
+#   content hash  1843700d27223d8e
+#   text hash     3cd8777d42d0f37f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

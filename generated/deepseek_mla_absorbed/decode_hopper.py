@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  37ce38a17e7e22f5
-#   text hash     7328a05f550cdd8b
+#   content hash  2a8c34bcf0bc6dd4
+#   text hash     6900f6c6ece7cb84
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; other names as at its head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  37ce38a17e7e22f5
-#   text hash     c9b132dcb923ddf5
+#   content hash  2a8c34bcf0bc6dd4
+#   text hash     16d33552313b2244
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  37ce38a17e7e22f5
-#   text hash     c0dfa2d112bcc42d
+#   content hash  2a8c34bcf0bc6dd4
+#   text hash     05e9a32618ea9cce
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

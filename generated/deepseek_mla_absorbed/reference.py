@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  37ce38a17e7e22f5
-#   text hash     2891b0c88f20f197
+#   content hash  2a8c34bcf0bc6dd4
+#   text hash     28879c6ad5ffd7b5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

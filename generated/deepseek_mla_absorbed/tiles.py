@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  37ce38a17e7e22f5
-#   text hash     d4de78c86a4fb459
+#   content hash  2a8c34bcf0bc6dd4
+#   text hash     f35a01b0de32e7bb
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  99d16f555dc7ce48
-#   text hash     347e17b765df3f7a
+#   content hash  adf8f680802e54e9
+#   text hash     dd9689155df453a7
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  99d16f555dc7ce48
-#   text hash     62fde18ce7e3639e
+#   content hash  adf8f680802e54e9
+#   text hash     485cd1814893f9d5
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

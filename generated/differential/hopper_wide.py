@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  99d16f555dc7ce48
-#   text hash     81f833974c225794
+#   content hash  adf8f680802e54e9
+#   text hash     ce1d12d78d23baa7
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  99d16f555dc7ce48
-#   text hash     250deab20f08e980
+#   content hash  adf8f680802e54e9
+#   text hash     ece7f38158196e42
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  99d16f555dc7ce48
-#   text hash     25277fb18da03572
+#   content hash  adf8f680802e54e9
+#   text hash     0b4c035d3d9c272a
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

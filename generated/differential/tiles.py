@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  99d16f555dc7ce48
-#   text hash     5cd1bc752c4cea90
+#   content hash  adf8f680802e54e9
+#   text hash     0a694ad0a00338a7
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5eb807c533158aaa
-#   text hash     c5a85a6f7a89f42f
+#   content hash  70d14024e642dc7b
+#   text hash     fb152a5eb6b06ac8
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

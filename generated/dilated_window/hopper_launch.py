@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5eb807c533158aaa
-#   text hash     abd7fec62c15774a
+#   content hash  70d14024e642dc7b
+#   text hash     c79247d5c2120d36
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

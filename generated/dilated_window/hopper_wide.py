@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5eb807c533158aaa
-#   text hash     a43127489f432562
+#   content hash  70d14024e642dc7b
+#   text hash     03c39c0e6e0e2b82
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

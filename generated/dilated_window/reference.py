@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5eb807c533158aaa
-#   text hash     9d587a111dc6e271
+#   content hash  70d14024e642dc7b
+#   text hash     911fa77f270305e7
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5eb807c533158aaa
-#   text hash     6fc48fde3c93a7e2
+#   content hash  70d14024e642dc7b
+#   text hash     0215f451ad689dea
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

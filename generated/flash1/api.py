@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  19299175973df2eb
-#   text hash     509bff3081b3fbf7
+#   content hash  40ce3e3ddaffebdf
+#   text hash     5e2cf63ccded2631
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

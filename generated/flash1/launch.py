@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  19299175973df2eb
-#   text hash     8e9ac6ba8c90fe4e
+#   content hash  40ce3e3ddaffebdf
+#   text hash     7bd3c5716c45a5a9
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

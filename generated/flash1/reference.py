@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  19299175973df2eb
-#   text hash     0e25f794b5b9bd88
+#   content hash  40ce3e3ddaffebdf
+#   text hash     0429eca593e99fcf
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

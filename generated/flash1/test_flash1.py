@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  19299175973df2eb
-#   text hash     4236bd4e3695a35c
+#   content hash  40ce3e3ddaffebdf
+#   text hash     afc523027953a99c
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  289524969c9c5644
-#   text hash     7b9d57dbe4ecfa8f
+#   content hash  0accf3f2703667a7
+#   text hash     58af9f20c7ba0911
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

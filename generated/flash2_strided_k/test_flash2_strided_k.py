@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  289524969c9c5644
-#   text hash     39f5ab6371d53849
+#   content hash  0accf3f2703667a7
+#   text hash     715f0cf0a0cc56f3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  289524969c9c5644
-#   text hash     a20466206b63aaff
+#   content hash  0accf3f2703667a7
+#   text hash     206e6fb1977b3dc2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

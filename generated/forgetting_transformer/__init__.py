@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6ee0690c767004b3
-#   text hash     3f7d2f41c2c95fde
+#   content hash  80f593f870f32ee3
+#   text hash     a1fc050be05488b0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6ee0690c767004b3
-#   text hash     13a552c7572b8fc4
+#   content hash  80f593f870f32ee3
+#   text hash     e83463c5e8370239
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6ee0690c767004b3
-#   text hash     e1e8f2cb825a593f
+#   content hash  80f593f870f32ee3
+#   text hash     78b3eb21eb253693
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

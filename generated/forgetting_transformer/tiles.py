@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6ee0690c767004b3
-#   text hash     bd3fe6fc3e5a6769
+#   content hash  80f593f870f32ee3
+#   text hash     7c0c28ec75a908c4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  693181c2f02e2dfa
-#   text hash     b205485799e6ec37
+#   content hash  30d798db55335cc8
+#   text hash     db9d207db457c4f1
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  693181c2f02e2dfa
-#   text hash     a34345f808bd7d9d
+#   content hash  30d798db55335cc8
+#   text hash     8146541457552e11
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

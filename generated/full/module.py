@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  693181c2f02e2dfa
-#   text hash     c1f69b0ae0723aaa
+#   content hash  30d798db55335cc8
+#   text hash     ace368b3f92c7b6f
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

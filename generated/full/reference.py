@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  693181c2f02e2dfa
-#   text hash     b35cb20381b65a67
+#   content hash  30d798db55335cc8
+#   text hash     342ffd5b5c6300d4
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  693181c2f02e2dfa
-#   text hash     d30b4d2a098fbc3d
+#   content hash  30d798db55335cc8
+#   text hash     b6e4b3d7fa216065
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  693181c2f02e2dfa
-#   text hash     adb88845dace6786
+#   content hash  30d798db55335cc8
+#   text hash     cce313178811a241
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c286664b57f4b9ea
-#   text hash     e01964c981fd7eba
+#   content hash  0dd1fb60fad8d4c0
+#   text hash     c7aef19f4dae0a89
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

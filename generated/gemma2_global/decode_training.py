@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c286664b57f4b9ea
-#   text hash     3724a850fef855f1
+#   content hash  0dd1fb60fad8d4c0
+#   text hash     972237415f5dfae3
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

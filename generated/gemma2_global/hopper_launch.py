@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c286664b57f4b9ea
-#   text hash     b876d895bd6e8f5d
+#   content hash  0dd1fb60fad8d4c0
+#   text hash     31b06af997100a13
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c286664b57f4b9ea
-#   text hash     a1976f9d77d2803c
+#   content hash  0dd1fb60fad8d4c0
+#   text hash     f8467ba88cced213
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

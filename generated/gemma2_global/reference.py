@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c286664b57f4b9ea
-#   text hash     a1ed159f330a1906
+#   content hash  0dd1fb60fad8d4c0
+#   text hash     acba8ae7dca83b99
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2947209572214631
-#   text hash     9b03d4fbbc3f80c5
+#   content hash  7113c5b01bd33467
+#   text hash     2f0e76c925e725f7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

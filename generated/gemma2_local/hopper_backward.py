@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2947209572214631
-#   text hash     cd0e1aee8c5ba3fa
+#   content hash  7113c5b01bd33467
+#   text hash     bc38ac4bc82398fe
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

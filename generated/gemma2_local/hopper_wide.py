@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2947209572214631
-#   text hash     260ef8a9d9fd4f74
+#   content hash  7113c5b01bd33467
+#   text hash     5c9f29881c1c1483
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

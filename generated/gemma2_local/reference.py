@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2947209572214631
-#   text hash     9618ce0862b7ce4d
+#   content hash  7113c5b01bd33467
+#   text hash     4825d8303c5467e2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2947209572214631
-#   text hash     0de42f44775ce294
+#   content hash  7113c5b01bd33467
+#   text hash     b56c68b2a21e8f70
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b345233ecf6a3652
-#   text hash     d543d80bb3ce7f52
+#   content hash  b49fc34fd412a492
+#   text hash     c88e36edc636251f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b345233ecf6a3652
-#   text hash     d7218150dfedbd93
+#   content hash  b49fc34fd412a492
+#   text hash     5b27f1c6fa567f2a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b345233ecf6a3652
-#   text hash     bddbf0da759859c1
+#   content hash  b49fc34fd412a492
+#   text hash     40f7032c4ca56cbb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

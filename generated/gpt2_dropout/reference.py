@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b345233ecf6a3652
-#   text hash     f7a244fe3e1f8616
+#   content hash  b49fc34fd412a492
+#   text hash     dc6d4b01d13c2b08
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

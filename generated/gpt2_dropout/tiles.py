@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b345233ecf6a3652
-#   text hash     34441238fe717c65
+#   content hash  b49fc34fd412a492
+#   text hash     d95050794040a31a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4e3b3ba9ab764e21
-#   text hash     c2cec485b24bcac2
+#   content hash  3f7fb1f10048905c
+#   text hash     fe91754cf48f0503
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4e3b3ba9ab764e21
-#   text hash     e4aa906f000c743f
+#   content hash  3f7fb1f10048905c
+#   text hash     685db87a4dae25f0
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

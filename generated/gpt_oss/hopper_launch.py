@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4e3b3ba9ab764e21
-#   text hash     a0a99539753358fe
+#   content hash  3f7fb1f10048905c
+#   text hash     7d7194f45dfa8660
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

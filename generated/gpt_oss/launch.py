@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4e3b3ba9ab764e21
-#   text hash     6096f0da51d0f6c2
+#   content hash  3f7fb1f10048905c
+#   text hash     df45849638102fc6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

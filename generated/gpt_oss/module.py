@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4e3b3ba9ab764e21
-#   text hash     777892f2f0a27e77
+#   content hash  3f7fb1f10048905c
+#   text hash     37db49a3569449b5
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  37ec3c2b2244e683
-#   text hash     43b3f39d4ccd40b2
+#   content hash  eb47263e19ce3ff3
+#   text hash     9b6718ee2d5422ab
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  37ec3c2b2244e683
-#   text hash     70405012a108b458
+#   content hash  eb47263e19ce3ff3
+#   text hash     832c0a30bc70982f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

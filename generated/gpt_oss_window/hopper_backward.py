@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  37ec3c2b2244e683
-#   text hash     155de96f64b15d62
+#   content hash  eb47263e19ce3ff3
+#   text hash     7b37c7e857226043
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

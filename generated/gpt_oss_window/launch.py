@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  37ec3c2b2244e683
-#   text hash     73d58d4246408195
+#   content hash  eb47263e19ce3ff3
+#   text hash     39d48c58dfcaa4e6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  37ec3c2b2244e683
-#   text hash     f83603376c8cea94
+#   content hash  eb47263e19ce3ff3
+#   text hash     0e0486440fc40423
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4aae7642055edf9f
-#   text hash     0e6f9853077b1fcd
+#   content hash  91ccb0d5ce2dd2d3
+#   text hash     cf357fe1774bcb82
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4aae7642055edf9f
-#   text hash     ae58e5d4a94984ac
+#   content hash  91ccb0d5ce2dd2d3
+#   text hash     d0978f05c6cb73ec
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4aae7642055edf9f
-#   text hash     25421a470306524d
+#   content hash  91ccb0d5ce2dd2d3
+#   text hash     6e490f17191e3a68
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4aae7642055edf9f
-#   text hash     59b3702808344cde
+#   content hash  91ccb0d5ce2dd2d3
+#   text hash     6a02cdfa93c009a7
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

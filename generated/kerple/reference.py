@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4aae7642055edf9f
-#   text hash     c079a7ebf1077bdf
+#   content hash  91ccb0d5ce2dd2d3
+#   text hash     a0fa0f319bdf256f
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  435477d342341227
-#   text hash     2bc152ac55648fef
+#   content hash  e21a38fb54088243
+#   text hash     cd1b8b37a7b0f3e2
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  435477d342341227
-#   text hash     3ecd0463bf8f81c0
+#   content hash  e21a38fb54088243
+#   text hash     10063c2fd08f99b8
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  435477d342341227
-#   text hash     de07acdbcbf04477
+#   content hash  e21a38fb54088243
+#   text hash     6b3d214c21b67e66
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  435477d342341227
-#   text hash     e221381fd71860cf
+#   content hash  e21a38fb54088243
+#   text hash     6037dafb78b01c5f
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

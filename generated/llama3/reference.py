@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  435477d342341227
-#   text hash     6c221da0542576f4
+#   content hash  e21a38fb54088243
+#   text hash     d4947b7be1766d28
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

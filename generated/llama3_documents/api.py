@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  db3e310f525ba839
-#   text hash     0789fbcc3a548e89
+#   content hash  e743de21d5689f41
+#   text hash     0f51c2789f3b3be0
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  db3e310f525ba839
-#   text hash     07afb8ee0261662a
+#   content hash  e743de21d5689f41
+#   text hash     bb7fb091093ec15f
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

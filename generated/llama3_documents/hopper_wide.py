@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  db3e310f525ba839
-#   text hash     faa6533114a6a075
+#   content hash  e743de21d5689f41
+#   text hash     000c8c81c5a672ec
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

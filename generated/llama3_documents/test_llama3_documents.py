@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  db3e310f525ba839
-#   text hash     5b7fb200cf6a89e1
+#   content hash  e743de21d5689f41
+#   text hash     e0dc863ee199d0fe
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

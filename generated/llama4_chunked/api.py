@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f3f695c9bf5f1e5e
-#   text hash     f6dfd1c57fe4abce
+#   content hash  d3342a2da181c614
+#   text hash     f4114139900a2b91
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f3f695c9bf5f1e5e
-#   text hash     7f7a7b9908781bf1
+#   content hash  d3342a2da181c614
+#   text hash     9f5fc5a3f2ddb20a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

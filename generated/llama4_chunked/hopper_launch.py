@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f3f695c9bf5f1e5e
-#   text hash     b12b2fbe3b671815
+#   content hash  d3342a2da181c614
+#   text hash     e50588dc55ee5888
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

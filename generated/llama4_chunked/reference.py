@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f3f695c9bf5f1e5e
-#   text hash     462c4a813ff41d70
+#   content hash  d3342a2da181c614
+#   text hash     7c76731bcd626245
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

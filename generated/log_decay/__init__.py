@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cb49134a1cd70376
-#   text hash     436994eeb4180cc5
+#   content hash  ec16cd6d12ab6678
+#   text hash     00bba3986df459e5
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cb49134a1cd70376
-#   text hash     56d11fd8326ee244
+#   content hash  ec16cd6d12ab6678
+#   text hash     c5f98ebe091e072b
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

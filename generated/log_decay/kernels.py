@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cb49134a1cd70376
-#   text hash     1bad0e173da051b0
+#   content hash  ec16cd6d12ab6678
+#   text hash     aa46f3945ef3cfca
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

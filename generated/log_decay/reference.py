@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cb49134a1cd70376
-#   text hash     2ce199cc84c474ac
+#   content hash  ec16cd6d12ab6678
+#   text hash     4433bf99430c4acb
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cb49134a1cd70376
-#   text hash     93f6924ab2b7c088
+#   content hash  ec16cd6d12ab6678
+#   text hash     4188249d610a50ad
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

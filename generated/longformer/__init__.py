@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  bc964ce11e4cb6a0
-#   text hash     acbc64519308a02e
+#   content hash  018fe1d1bda7131b
+#   text hash     6be43d63a8f23677
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  bc964ce11e4cb6a0
-#   text hash     9fe631ae572e6b29
+#   content hash  018fe1d1bda7131b
+#   text hash     f0d44bc6a72e8914
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

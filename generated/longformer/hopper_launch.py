@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  bc964ce11e4cb6a0
-#   text hash     9eea01bb1b53ab6d
+#   content hash  018fe1d1bda7131b
+#   text hash     04ed98f90e0a4648
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  bc964ce11e4cb6a0
-#   text hash     664c616862cb2eed
+#   content hash  018fe1d1bda7131b
+#   text hash     246abc8d224283ce
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  bc964ce11e4cb6a0
-#   text hash     4fa3c94ab4fc3a62
+#   content hash  018fe1d1bda7131b
+#   text hash     684d088547598775
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

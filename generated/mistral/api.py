@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d7dbec2b9c7aa76c
-#   text hash     62410c40e672a693
+#   content hash  f1397b60c415c470
+#   text hash     224ba104dcedbb5c
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d7dbec2b9c7aa76c
-#   text hash     794b1b18a87efe94
+#   content hash  f1397b60c415c470
+#   text hash     d03bade9b3c789f0
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

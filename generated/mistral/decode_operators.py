@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d7dbec2b9c7aa76c
-#   text hash     3b36aa117d559199
+#   content hash  f1397b60c415c470
+#   text hash     b4184d1710930172
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

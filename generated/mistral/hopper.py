@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d7dbec2b9c7aa76c
-#   text hash     b643d1bd7636db42
+#   content hash  f1397b60c415c470
+#   text hash     ef174e65a96980ce
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

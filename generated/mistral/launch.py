@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d7dbec2b9c7aa76c
-#   text hash     f8c26e6d83337913
+#   content hash  f1397b60c415c470
+#   text hash     12c92b837f04dc9b
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

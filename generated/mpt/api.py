@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4c61004883e16c81
-#   text hash     ce85d15117d52fd3
+#   content hash  855fe9b91f1e1df7
+#   text hash     94f59bf46029da36
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4c61004883e16c81
-#   text hash     a5f9ad08e1f80369
+#   content hash  855fe9b91f1e1df7
+#   text hash     12bef5a34097ba3e
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

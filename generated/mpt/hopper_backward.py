@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4c61004883e16c81
-#   text hash     f31a9612bed4b651
+#   content hash  855fe9b91f1e1df7
+#   text hash     a2775b864d6ea2a0
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4c61004883e16c81
-#   text hash     8af712d657fe3fd3
+#   content hash  855fe9b91f1e1df7
+#   text hash     acf661f4264d01c0
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

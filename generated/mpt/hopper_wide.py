@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4c61004883e16c81
-#   text hash     3b8b8d74add63518
+#   content hash  855fe9b91f1e1df7
+#   text hash     b573df71c80fc882
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4c61004883e16c81
-#   text hash     4f5fadedc98309a7
+#   content hash  855fe9b91f1e1df7
+#   text hash     7b3302c43bec2960
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

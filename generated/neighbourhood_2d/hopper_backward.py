@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  35a0c0d00024043b
-#   text hash     625d5a1c6f61f999
+#   content hash  04a6b8dc5f4310f8
+#   text hash     d403ac8d6a791697
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  35a0c0d00024043b
-#   text hash     639b4b21185bbf84
+#   content hash  04a6b8dc5f4310f8
+#   text hash     5cf58ab3ce1355c6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  35a0c0d00024043b
-#   text hash     cfb6e23c5628c27a
+#   content hash  04a6b8dc5f4310f8
+#   text hash     d5111c650e69964f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  35a0c0d00024043b
-#   text hash     95f2ac57acbcc0b0
+#   content hash  04a6b8dc5f4310f8
+#   text hash     261758994e1a70b6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  35a0c0d00024043b
-#   text hash     e8fef78afb76fb87
+#   content hash  04a6b8dc5f4310f8
+#   text hash     728c5bb284a4a527
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

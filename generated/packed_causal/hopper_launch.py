@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  aea193e764ebc2c3
-#   text hash     6ea2b1199073b1be
+#   content hash  64018ef987f9fbc5
+#   text hash     9a2bdfbcb090e09f
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

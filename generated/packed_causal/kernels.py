@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  aea193e764ebc2c3
-#   text hash     3ae093cc2f8150c6
+#   content hash  64018ef987f9fbc5
+#   text hash     6a1ba85b1c6fcf4e
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  aea193e764ebc2c3
-#   text hash     657410572fa5deeb
+#   content hash  64018ef987f9fbc5
+#   text hash     4aac430e5eb704a7
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

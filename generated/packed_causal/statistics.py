@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  aea193e764ebc2c3
-#   text hash     cd2b782d34a3d731
+#   content hash  64018ef987f9fbc5
+#   text hash     2a4bb453619e204d
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

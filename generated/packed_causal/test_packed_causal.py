@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  aea193e764ebc2c3
-#   text hash     345c815145524c2d
+#   content hash  64018ef987f9fbc5
+#   text hash     7c887d42542a8cef
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

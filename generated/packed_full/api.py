@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  29df2dc45bef17cd
-#   text hash     7602595e221d890a
+#   content hash  85a605abd3fb68ea
+#   text hash     c055294614ff2e77
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  29df2dc45bef17cd
-#   text hash     cb455ee29ce28724
+#   content hash  85a605abd3fb68ea
+#   text hash     355fc5bfb01d3905
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

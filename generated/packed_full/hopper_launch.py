@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  29df2dc45bef17cd
-#   text hash     b6ec6bb86579a99f
+#   content hash  85a605abd3fb68ea
+#   text hash     d31ea36bfc5a1161
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

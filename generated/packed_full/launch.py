@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  29df2dc45bef17cd
-#   text hash     6922c1a2d05c7883
+#   content hash  85a605abd3fb68ea
+#   text hash     be6ff8674df63d7f
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  29df2dc45bef17cd
-#   text hash     a5af5d8dc6539876
+#   content hash  85a605abd3fb68ea
+#   text hash     7eb93a1e11755c58
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1162d30f368c4689
-#   text hash     d67f08584d633b39
+#   content hash  38d16e72e56e4b67
+#   text hash     03c6ad829bdc0a44
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1162d30f368c4689
-#   text hash     583e1df46160713b
+#   content hash  38d16e72e56e4b67
+#   text hash     be666b7be8f408a2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1162d30f368c4689
-#   text hash     74fe200f5bd1413e
+#   content hash  38d16e72e56e4b67
+#   text hash     487f8a85309c0178
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

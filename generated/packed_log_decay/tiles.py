@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1162d30f368c4689
-#   text hash     1e02f53ec45d1d19
+#   content hash  38d16e72e56e4b67
+#   text hash     11503b00babd420b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a3e50b61b34a84b9
-#   text hash     1ad5697d320025f5
+#   content hash  651d234800ecc90c
+#   text hash     22d8d59861726271
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a3e50b61b34a84b9
-#   text hash     6e5e26b5fd009d17
+#   content hash  651d234800ecc90c
+#   text hash     3f32566452776c49
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

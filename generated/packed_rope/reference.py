@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a3e50b61b34a84b9
-#   text hash     abd758504884ae1c
+#   content hash  651d234800ecc90c
+#   text hash     c1d551e983234cff
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

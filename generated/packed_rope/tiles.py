@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a3e50b61b34a84b9
-#   text hash     bf3c2cb0fc61f873
+#   content hash  651d234800ecc90c
+#   text hash     99cba2eb9f850fe4
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

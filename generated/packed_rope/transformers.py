@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a3e50b61b34a84b9
-#   text hash     96bc3896dcca8138
+#   content hash  651d234800ecc90c
+#   text hash     40923d5b5eda8ce8
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b31bfd7bae218d80
-#   text hash     3e34b3cc6684d705
+#   content hash  7298dbfe51fe8fa6
+#   text hash     f484d6e6f5742cdc
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b31bfd7bae218d80
-#   text hash     d0f8a623bba6dcdf
+#   content hash  7298dbfe51fe8fa6
+#   text hash     859d76219374823c
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b31bfd7bae218d80
-#   text hash     504f1fd7fd60e3f5
+#   content hash  7298dbfe51fe8fa6
+#   text hash     8236f7eb90337107
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

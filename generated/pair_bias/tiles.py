@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b31bfd7bae218d80
-#   text hash     54894e5eab2901ab
+#   content hash  7298dbfe51fe8fa6
+#   text hash     1dd94013061be824
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

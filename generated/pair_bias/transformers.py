@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b31bfd7bae218d80
-#   text hash     4457dbd3dfa49fc4
+#   content hash  7298dbfe51fe8fa6
+#   text hash     c25d73e5e66f1dff
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

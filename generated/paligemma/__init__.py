@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e630c8fada0a8296
-#   text hash     7233c97fcfb51818
+#   content hash  51817da293400631
+#   text hash     3d571f6705be5b02
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

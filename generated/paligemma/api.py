@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e630c8fada0a8296
-#   text hash     e1fa54a44e8a7327
+#   content hash  51817da293400631
+#   text hash     d7b83c891c033dee
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

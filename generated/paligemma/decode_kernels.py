@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e630c8fada0a8296
-#   text hash     4a04c427fc2db1e4
+#   content hash  51817da293400631
+#   text hash     c9b7e7c361a08fb3
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e630c8fada0a8296
-#   text hash     ae7d3742fabeaf95
+#   content hash  51817da293400631
+#   text hash     1af20a130f21a755
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

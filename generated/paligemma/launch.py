@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e630c8fada0a8296
-#   text hash     d9bfdd3135bf39f8
+#   content hash  51817da293400631
+#   text hash     4803780beb7550cf
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ebd379e83af048da
-#   text hash     01199d9a830ce1fe
+#   content hash  f7662ececabaacfb
+#   text hash     cacf48a5f95a917a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

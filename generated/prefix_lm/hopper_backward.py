@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ebd379e83af048da
-#   text hash     5c06b1f0c1566a7f
+#   content hash  f7662ececabaacfb
+#   text hash     1112e04079875ef8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

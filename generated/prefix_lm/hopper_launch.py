@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ebd379e83af048da
-#   text hash     0655a20201db8cb0
+#   content hash  f7662ececabaacfb
+#   text hash     72340acdc5be9a64
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ebd379e83af048da
-#   text hash     bb3af19944bbffd3
+#   content hash  f7662ececabaacfb
+#   text hash     7d47fa908b183f2a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ebd379e83af048da
-#   text hash     ac7c9b7765c83d42
+#   content hash  f7662ececabaacfb
+#   text hash     6cb361869dd66e0e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3c862645d2d2642c
-#   text hash     9cbc9a5d54cc13a4
+#   content hash  1d86b41c26b505dd
+#   text hash     31cc89641360a5e6
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

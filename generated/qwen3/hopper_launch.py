@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3c862645d2d2642c
-#   text hash     97332ad16f1a9dad
+#   content hash  1d86b41c26b505dd
+#   text hash     f01e0d9bd42ef9bd
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

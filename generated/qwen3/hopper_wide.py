@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3c862645d2d2642c
-#   text hash     bc860ef36cef62c9
+#   content hash  1d86b41c26b505dd
+#   text hash     c6be5f846f14cd81
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3c862645d2d2642c
-#   text hash     0e57546a5bb02f8b
+#   content hash  1d86b41c26b505dd
+#   text hash     5fab6e97d4fbd2eb
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3c862645d2d2642c
-#   text hash     40b591311840405c
+#   content hash  1d86b41c26b505dd
+#   text hash     955f114aaa7b805f
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  07abb17ed3d21eb0
-#   text hash     e7e884ab3649335d
+#   content hash  05e17a87398f638c
+#   text hash     3e42e6b1a1355874
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  07abb17ed3d21eb0
-#   text hash     87bc12bc4e87cc21
+#   content hash  05e17a87398f638c
+#   text hash     5a578c34ff50cb6c
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  07abb17ed3d21eb0
-#   text hash     f1011df2b61368c3
+#   content hash  05e17a87398f638c
+#   text hash     fdacd0b4a31e0253
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  07abb17ed3d21eb0
-#   text hash     036dfec0073fb77b
+#   content hash  05e17a87398f638c
+#   text hash     9849431890f3057e
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  07abb17ed3d21eb0
-#   text hash     09aad0cc34d3e1a4
+#   content hash  05e17a87398f638c
+#   text hash     5bda5c95fbb183f9
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  07abb17ed3d21eb0
-#   text hash     537a2ee08fa24d76
+#   content hash  05e17a87398f638c
+#   text hash     f3ce53d36f4966ed
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

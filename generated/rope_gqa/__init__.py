@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  49e107c9a91cea71
-#   text hash     1a407068d1ac1edb
+#   content hash  bac1fa2acedc7097
+#   text hash     1037f140734481ac
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

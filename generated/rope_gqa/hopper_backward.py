@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  49e107c9a91cea71
-#   text hash     62ec30178e91419f
+#   content hash  bac1fa2acedc7097
+#   text hash     d84c40662e8b46fa
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

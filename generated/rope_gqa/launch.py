@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  49e107c9a91cea71
-#   text hash     f7f0c6231e011cf9
+#   content hash  bac1fa2acedc7097
+#   text hash     29174ab18cc58cfe
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

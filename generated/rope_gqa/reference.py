@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  49e107c9a91cea71
-#   text hash     0569a69aeda510c1
+#   content hash  bac1fa2acedc7097
+#   text hash     de6e6b583313e4c6
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  49e107c9a91cea71
-#   text hash     5e5af229ebba0578
+#   content hash  bac1fa2acedc7097
+#   text hash     6c446cfdc7b3cd84
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a247e506e835ce09
-#   text hash     75136096f7e9c929
+#   content hash  154a13c0afca0d32
+#   text hash     cdc3e109b53ef6ab
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a247e506e835ce09
-#   text hash     b01c39cdcbe6848f
+#   content hash  154a13c0afca0d32
+#   text hash     f93e5d007adce574
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

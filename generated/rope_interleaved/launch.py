@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a247e506e835ce09
-#   text hash     43c9dcb7dfcbda8f
+#   content hash  154a13c0afca0d32
+#   text hash     25cf04a79b5036d6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a247e506e835ce09
-#   text hash     14ede9e7a02977a3
+#   content hash  154a13c0afca0d32
+#   text hash     7feb7e6ceed6cb53
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

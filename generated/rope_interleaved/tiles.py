@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a247e506e835ce09
-#   text hash     99b828ddb2600b8c
+#   content hash  154a13c0afca0d32
+#   text hash     a896c4058f6a7701
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7175635e9e35e4b0
-#   text hash     f044c78bbd7ae905
+#   content hash  0ffe44e205296da6
+#   text hash     f306cb462793a84d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7175635e9e35e4b0
-#   text hash     7198bc15d183d681
+#   content hash  0ffe44e205296da6
+#   text hash     7fe537145729c81d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

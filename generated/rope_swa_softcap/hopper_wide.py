@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7175635e9e35e4b0
-#   text hash     8f85db343b33ce80
+#   content hash  0ffe44e205296da6
+#   text hash     ba434b44fe3e4b62
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

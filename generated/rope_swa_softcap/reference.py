@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7175635e9e35e4b0
-#   text hash     1326d5b684bf3e04
+#   content hash  0ffe44e205296da6
+#   text hash     220e891b2af66b5e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7175635e9e35e4b0
-#   text hash     2ef7243566fe64c7
+#   content hash  0ffe44e205296da6
+#   text hash     c3bb9191731528a1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  27bdad9c822d5d1b
-#   text hash     025112c8ad26bb51
+#   content hash  575b6c6f6bfe142b
+#   text hash     9cbf9b0d4487fcb8
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

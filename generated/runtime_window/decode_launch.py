@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  27bdad9c822d5d1b
-#   text hash     ec881bc51bee2423
+#   content hash  575b6c6f6bfe142b
+#   text hash     f2c8744d445ac4f1
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

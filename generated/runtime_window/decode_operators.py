@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  27bdad9c822d5d1b
-#   text hash     8a31057451a3620d
+#   content hash  575b6c6f6bfe142b
+#   text hash     6981f113e25b1cb9
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

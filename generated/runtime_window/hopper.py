@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  27bdad9c822d5d1b
-#   text hash     9ab2722d0d0542ea
+#   content hash  575b6c6f6bfe142b
+#   text hash     552774429d038b30
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

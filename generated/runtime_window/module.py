@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  27bdad9c822d5d1b
-#   text hash     c79c704e054df686
+#   content hash  575b6c6f6bfe142b
+#   text hash     5d4ef910a235f29a
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c19cfb370b4a06d0
-#   text hash     c0e16c7ad56071e1
+#   content hash  146f94ce6aeaaae0
+#   text hash     b3dd9ff0aeda69be
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

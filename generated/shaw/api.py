@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c19cfb370b4a06d0
-#   text hash     ca5622042619bc7b
+#   content hash  146f94ce6aeaaae0
+#   text hash     f4790ef07563d7f0
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c19cfb370b4a06d0
-#   text hash     6fde50095d389a5d
+#   content hash  146f94ce6aeaaae0
+#   text hash     ea71731fefb2c764
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

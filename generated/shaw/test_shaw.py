@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c19cfb370b4a06d0
-#   text hash     b3486b02f20b39a2
+#   content hash  146f94ce6aeaaae0
+#   text hash     d8635cbd6b0a52b7
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

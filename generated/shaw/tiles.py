@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c19cfb370b4a06d0
-#   text hash     2d907f6f328fdaaa
+#   content hash  146f94ce6aeaaae0
+#   text hash     707f44615c84d0cc
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b74e64e1ac4dec26
-#   text hash     a3e2079340b09290
+#   content hash  127b90e565e86b91
+#   text hash     e26d93681b23a038
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

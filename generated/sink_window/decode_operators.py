@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b74e64e1ac4dec26
-#   text hash     482cf8eeb79dd84d
+#   content hash  127b90e565e86b91
+#   text hash     f358ea21072529b8
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

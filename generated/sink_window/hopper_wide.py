@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b74e64e1ac4dec26
-#   text hash     b3946f323e1d3e9c
+#   content hash  127b90e565e86b91
+#   text hash     f6880d6428aa72bd
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b74e64e1ac4dec26
-#   text hash     a0c3af1a24e5ebc9
+#   content hash  127b90e565e86b91
+#   text hash     7747555bfeba0549
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b74e64e1ac4dec26
-#   text hash     6d55934c2b4f2065
+#   content hash  127b90e565e86b91
+#   text hash     28f83d8279cf9166
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2d981a1760656c81
-#   text hash     0b2a01c5ba75016f
+#   content hash  f7e9ef6969f9c1d6
+#   text hash     21ad34aba4d6c8bb
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2d981a1760656c81
-#   text hash     acd9e0ff7872f166
+#   content hash  f7e9ef6969f9c1d6
+#   text hash     920b2aa638fc31ff
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2d981a1760656c81
-#   text hash     1507f514576584ef
+#   content hash  f7e9ef6969f9c1d6
+#   text hash     6af9aeee1f25cb46
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

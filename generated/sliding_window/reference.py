@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2d981a1760656c81
-#   text hash     119663cf583d5671
+#   content hash  f7e9ef6969f9c1d6
+#   text hash     976df48f888c56b3
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2d981a1760656c81
-#   text hash     205a11389d6758f4
+#   content hash  f7e9ef6969f9c1d6
+#   text hash     94a842d16ef1fc25
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

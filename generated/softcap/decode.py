@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  54c8dcc331c6d2b5
-#   text hash     94be17192d568626
+#   content hash  fea7ee7ce14ef9b7
+#   text hash     4fe8db69e33547ba
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

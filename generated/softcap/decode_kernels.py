@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  54c8dcc331c6d2b5
-#   text hash     2ca3668450d84b73
+#   content hash  fea7ee7ce14ef9b7
+#   text hash     b6dc1de3d700904c
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  54c8dcc331c6d2b5
-#   text hash     1fba8c743ff08cef
+#   content hash  fea7ee7ce14ef9b7
+#   text hash     eb856ccb73c9b8f5
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

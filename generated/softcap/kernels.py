@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  54c8dcc331c6d2b5
-#   text hash     0c0cd0a29396172c
+#   content hash  fea7ee7ce14ef9b7
+#   text hash     288371959c302dc3
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  54c8dcc331c6d2b5
-#   text hash     ee49789de32d7019
+#   content hash  fea7ee7ce14ef9b7
+#   text hash     5a3ec7406b676db7
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c8afd69d72dfef64
-#   text hash     2c68fc42e4be3988
+#   content hash  66eccccb51140f0c
+#   text hash     3d2e42ffcfc5ef31
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

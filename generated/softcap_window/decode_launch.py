@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c8afd69d72dfef64
-#   text hash     b03bf40acba619da
+#   content hash  66eccccb51140f0c
+#   text hash     da106906d6519949
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

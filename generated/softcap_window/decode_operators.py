@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c8afd69d72dfef64
-#   text hash     fc4bdf3e3772a35a
+#   content hash  66eccccb51140f0c
+#   text hash     70f9e5d9e03f9623
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c8afd69d72dfef64
-#   text hash     6721f1ba7489208e
+#   content hash  66eccccb51140f0c
+#   text hash     107db5f5bcb9cc4c
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c8afd69d72dfef64
-#   text hash     e5c5a7e0a02e4cef
+#   content hash  66eccccb51140f0c
+#   text hash     94612a04064c6b12
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

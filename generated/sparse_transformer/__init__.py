@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c0f3d710d8287a92
-#   text hash     70abfd3e22b45e85
+#   content hash  da6f33daf5678cb4
+#   text hash     844f52ab6647375e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

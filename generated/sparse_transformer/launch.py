@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c0f3d710d8287a92
-#   text hash     f83bf67b79b2234e
+#   content hash  da6f33daf5678cb4
+#   text hash     d947b755fe007cc9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

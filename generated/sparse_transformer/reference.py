@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c0f3d710d8287a92
-#   text hash     8b49f112ff5af1a2
+#   content hash  da6f33daf5678cb4
+#   text hash     0e87b9bdf90175ef
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

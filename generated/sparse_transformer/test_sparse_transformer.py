@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c0f3d710d8287a92
-#   text hash     8bdbef90207b2cbc
+#   content hash  da6f33daf5678cb4
+#   text hash     4557407827545b72
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c0f3d710d8287a92
-#   text hash     a25f7fa7401e5c69
+#   content hash  da6f33daf5678cb4
+#   text hash     d9434d55718ccc5b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ac1d0bb1fd7aba5c
-#   text hash     cbae239990d44ca0
+#   content hash  85a94d03537ef848
+#   text hash     a9ff2fa9d991bc5b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ac1d0bb1fd7aba5c
-#   text hash     e5f6953e34d43f5b
+#   content hash  85a94d03537ef848
+#   text hash     c96909edce49eba2
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

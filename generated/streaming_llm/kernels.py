@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ac1d0bb1fd7aba5c
-#   text hash     f2467743d04b80b9
+#   content hash  85a94d03537ef848
+#   text hash     74827fde11f88217
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ac1d0bb1fd7aba5c
-#   text hash     1e646a08b8f609ff
+#   content hash  85a94d03537ef848
+#   text hash     15590da40ed6dedc
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

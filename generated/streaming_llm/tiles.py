@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ac1d0bb1fd7aba5c
-#   text hash     37880c03f00a7b0a
+#   content hash  85a94d03537ef848
+#   text hash     cf7dafb69f22d542
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f2f0e366e52c4566
-#   text hash     d043e3142e754930
+#   content hash  71b700dd6748ffcb
+#   text hash     fe8afc866855e440
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

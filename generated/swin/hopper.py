@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f2f0e366e52c4566
-#   text hash     3936a9bf28076eaa
+#   content hash  71b700dd6748ffcb
+#   text hash     0ac2f468e36989e3
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f2f0e366e52c4566
-#   text hash     01000d2cf20a8c0b
+#   content hash  71b700dd6748ffcb
+#   text hash     ae7bcfbd91bf90bf
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

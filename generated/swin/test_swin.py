@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f2f0e366e52c4566
-#   text hash     5911f01dc5c4c760
+#   content hash  71b700dd6748ffcb
+#   text hash     ef20fd15a738ec73
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f2f0e366e52c4566
-#   text hash     f7759bca57043479
+#   content hash  71b700dd6748ffcb
+#   text hash     cabcd5e09262927a
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

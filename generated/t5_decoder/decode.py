@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  de4554e3b6988fd7
-#   text hash     bce01e4e5f2e7aaf
+#   content hash  cab312f9bc5bc731
+#   text hash     1b38e33594163d5e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  de4554e3b6988fd7
-#   text hash     c7d5b97674c6bb94
+#   content hash  cab312f9bc5bc731
+#   text hash     321ec08850f4dd3c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

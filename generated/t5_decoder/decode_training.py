@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  de4554e3b6988fd7
-#   text hash     6f8c9f7a95c1e33f
+#   content hash  cab312f9bc5bc731
+#   text hash     aee72bc689746749
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

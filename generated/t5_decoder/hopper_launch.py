@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  de4554e3b6988fd7
-#   text hash     bb8b9e85e0b25051
+#   content hash  cab312f9bc5bc731
+#   text hash     fa1417709b9e552f
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  de4554e3b6988fd7
-#   text hash     8285c1603a9353f7
+#   content hash  cab312f9bc5bc731
+#   text hash     2b13a6ffb5397c3f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

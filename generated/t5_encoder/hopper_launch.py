@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d226bc557a0e0547
-#   text hash     d427f75621169d31
+#   content hash  5d33cfa87350bb77
+#   text hash     8cf04122518a9fa5
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d226bc557a0e0547
-#   text hash     bcde4c4dfa104975
+#   content hash  5d33cfa87350bb77
+#   text hash     38d7e96f8d16620e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d226bc557a0e0547
-#   text hash     3c2c0f1ec5999f67
+#   content hash  5d33cfa87350bb77
+#   text hash     5bb044a773671597
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6a60a325f7e42c24
-#   text hash     936dde4e7adacc6b
+#   content hash  b5c63b2caead3253
+#   text hash     6b7b2eaae264f2fa
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6a60a325f7e42c24
-#   text hash     b847faee8b7931b1
+#   content hash  b5c63b2caead3253
+#   text hash     d429bb82dd14a730
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

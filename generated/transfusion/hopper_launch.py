@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6a60a325f7e42c24
-#   text hash     2bed6067f8a7f52f
+#   content hash  b5c63b2caead3253
+#   text hash     a651d08cc42e5089
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6a60a325f7e42c24
-#   text hash     9eb3b811080e02b1
+#   content hash  b5c63b2caead3253
+#   text hash     61115ab21b58f9a9
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6a60a325f7e42c24
-#   text hash     20633d76ce06daf5
+#   content hash  b5c63b2caead3253
+#   text hash     a49639fe21ef3bb3
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  edd3063c7405400f
-#   text hash     5764be812c7b0a23
+#   content hash  a1280de0e16181f6
+#   text hash     c7532240d0d5a81c
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  edd3063c7405400f
-#   text hash     c8967b9593465427
+#   content hash  a1280de0e16181f6
+#   text hash     412abb72a723f251
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

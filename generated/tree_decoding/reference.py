@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  edd3063c7405400f
-#   text hash     8c3bcbc3496ded8d
+#   content hash  a1280de0e16181f6
+#   text hash     1cd08d13c4094242
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  edd3063c7405400f
-#   text hash     5f36654bb99e4c15
+#   content hash  a1280de0e16181f6
+#   text hash     c4adff920d70df38
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

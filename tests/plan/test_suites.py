@@ -207,6 +207,10 @@ inputs: {w: {axes: [token], grad: true}}
     ),
     "a_third_power": ("test_scale", 'heads: equal\nscore: [expr: "score ** 3 / 32"]\n'),
     "large_heads_that_turn": ("copy_no_tiles or float16", "rope: {layout: half, dims: 32}\n"),
+    "learned_by_places": (
+        "padding_is_neither_read",
+        'mask: [causal]\nscore: [expr: "score + lift"]\ninputs: {lift: {axes: [head, query, key], grad: true}}\n',
+    ),
     "few_blocks": (
         "least_number",
         'score: [expr: "score + b0"]\ninputs: {b0: {axes: [head, "query // 16", "key // 16"]}}\n',

@@ -14,7 +14,7 @@ from ..expressions.parser import LARGEST_FLOAT, LARGEST_TABLE, Scope, parse
 from ..expressions.tree import Node
 from ..source import suggestions
 from ..source.errors import Problems
-from ..source.fields import Fields, number
+from ..source.fields import Fields, number, outside
 from ..source.located_yaml import Value
 from . import names
 
@@ -131,7 +131,7 @@ class _Reader:
 
     def _value(self, given: Input) -> int | float | bool | None:
         """The default of a number of the call, or of all that an input holds."""
-        low, high, value = given.minimum, given.maximum, self.fields.found["default"].value
+        value = self.fields.found["default"].value
         if isinstance(value.data, str) and re.search(r"\b(h|heads)\b", value.data):
             why = "only floats and whole numbers with the axes [head] differ between heads where none are given"
             self.fail("default", f"default: expected a number or truth value, got {value.raw}: {why}")
@@ -139,10 +139,8 @@ class _Reader:
         found = number(value, given.dtype, self.problems, "default")
         if found is None:
             self.wrong = True
-        elif low is not None and found < low:
-            self.fail("default", f"default: expected at least {low}, got {found}")
-        elif high is not None and found > high:
-            self.fail("default", f"default: expected at most {high}, got {found}")
+        elif wrong := outside(found, given.minimum, given.maximum):
+            self.fail("default", f"default: {wrong}")
         return found
 
     # -- axes ----------------------------------------------------------------------------------------------------

@@ -113,9 +113,9 @@ class Candidate:
 
 def read(value: Value | None, spec: Candidate, problems: Problems) -> tuple[str, ...]:
     """The exports that a spec asks for; tells those that it cannot have, and why."""
-    if value is None or (value.data == [] and not value.mapping):
+    if value is None:
         return ()
-    found = words(value, "export", EXPORTS, problems)
+    found = words(value, "export", EXPORTS, problems, empty=True)
     for word, item in found:
         for why in EXPORTS[word](spec):
             problems.add(item.at, f"{word}: {why}")

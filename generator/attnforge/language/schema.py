@@ -12,12 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from ..expressions.parser import LARGEST_TABLE
 from ..source import resources
+from . import names
 from .spec import MOST_TERMS
 
 Axis = Literal["batch", "head", "kv_head", "query", "key", "token"]
 Blocks = Annotated[str, Field(pattern=r"^(query|key) *// *[1-9][0-9]*$")]
 Size = Annotated[int, Field(ge=1, le=LARGEST_TABLE)]
-Word = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=60)]
+Word = Annotated[str, Field(pattern=f"^{names.IDENTIFIER.pattern}$", max_length=60)]
 Line = Annotated[str, Field(max_length=300)]
 
 

@@ -14,7 +14,7 @@ from ..expressions.parser import TALLEST, Runtime, Scope, parse, taller
 from ..expressions.tree import Node
 from ..source import resources, suggestions
 from ..source.errors import Location, Problems
-from ..source.fields import Fields, number
+from ..source.fields import Fields, number, outside
 from ..source.located_yaml import Value, read
 from ..source.located_yaml import parse as parse_yaml
 from . import algorithm, domain, exports, layers, lost_gradients, names, rope, targets
@@ -381,10 +381,8 @@ class _Loader:
             plain = number(value, option.type, self.problems, option.name)
             if plain is None:
                 continue
-            if option.minimum is not None and plain < option.minimum:
-                self.problems.add(value.at, f"{option.name}: expected at least {option.minimum}, got {plain}")
-            elif option.maximum is not None and plain > option.maximum:
-                self.problems.add(value.at, f"{option.name}: expected at most {option.maximum}, got {plain}")
+            if why := outside(plain, option.minimum, option.maximum):
+                self.problems.add(value.at, f"{option.name}: {why}")
             found[option.name] = plain
         for name, why in term.too_small(found) if len(list(self.problems)) == before else ():
             self.problems.add(value.at if (value := fields.get(name)) else at, why)

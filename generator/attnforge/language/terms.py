@@ -17,7 +17,7 @@ from ..expressions.parser import LARGEST_TABLE, WORDS, Runtime, Scope, parse
 from ..expressions.tree import Node
 from ..source import suggestions
 from ..source.errors import Location, Problems
-from ..source.fields import Fields, number
+from ..source.fields import Fields, number, outside
 from ..source.located_yaml import Value, read
 from . import names
 from .declarations import read_inputs
@@ -221,10 +221,8 @@ def _options(value: Value | None, problems: Problems) -> dict[str, Option]:
         kind = fields.choice("type", ("int", "float", "bool"), "int")
         low, high = fields.limits(kind, formula=True)
         default = number(given, kind, problems, "default") if (given := fields.get("default")) else None
-        if default is not None and low is not None and default < low:
-            problems.add(fields.found["default"].at, f"default: expected at least {low}, got {default}")
-        elif default is not None and high is not None and default > high:
-            problems.add(fields.found["default"].at, f"default: expected at most {high}, got {default}")
+        if default is not None and (why := outside(default, low, high)):
+            problems.add(fields.found["default"].at, f"default: {why}")
         runtime = fields.text("runtime")
         if runtime is not None and (why := names.wrong_keyword(runtime)) and (at := fields.get("runtime")):
             problems.add(at.at, f"runtime: {why}")

@@ -104,10 +104,15 @@ def text(value: Value, problems: Problems, key: str) -> str | None:
     return None
 
 
-def words(value: Value, kind: str, known: Collection[str], problems: Problems) -> list[tuple[str, Value]]:
-    """The words of a list, each known and there once, and where they stand; problems tell of all others."""
+def words(
+    value: Value, kind: str, known: Collection[str], problems: Problems, *, empty: bool = False
+) -> list[tuple[str, Value]]:
+    """The words of a list, each known and there once, and where they stand; problems tell of all others.
+
+    `empty`: whether there may be none.
+    """
     found: dict[str, Value] = {}
-    if value.mapping or not isinstance(value.data, list) or not value.data:
+    if value.mapping or not isinstance(value.data, list) or not (value.data or empty):
         got = "an empty one" if value.data == [] else value.raw or value.kind
         said = f"{kind}s: expected a list such as [{next(iter(known))}], got {got}"
         problems.add(value.at, said)
@@ -123,6 +128,13 @@ def words(value: Value, kind: str, known: Collection[str], problems: Problems) -
         else:
             found[item.data] = item
     return [*found.items()]
+
+
+def outside(found: float, low: float | None, high: float | None) -> str | None:
+    """What was expected in place of a number that limits leave out; None if they hold it."""
+    if low is not None and found < low:
+        return f"expected at least {low}, got {found}"
+    return f"expected at most {high}, got {found}" if high is not None and found > high else None
 
 
 def number(value: Value, kind: str, problems: Problems, key: str) -> int | float | bool | None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  90c0df31b3302a6c
-#   text hash     d0f03c81f7ed974f
+#   content hash  c9d3e98a84956022
+#   text hash     dfcab9fe141b0e92
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

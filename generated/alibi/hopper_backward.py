@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  90c0df31b3302a6c
-#   text hash     a5cfc6484d26bd69
+#   content hash  c9d3e98a84956022
+#   text hash     431b45b127f839ec
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  90c0df31b3302a6c
-#   text hash     955966c71e226a3b
+#   content hash  c9d3e98a84956022
+#   text hash     26208edf149c916b
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

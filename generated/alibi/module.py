@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  90c0df31b3302a6c
-#   text hash     7a7b5e053969051d
+#   content hash  c9d3e98a84956022
+#   text hash     edaf4f17ad700f1a
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

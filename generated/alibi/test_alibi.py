@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  90c0df31b3302a6c
-#   text hash     deb5801ef86f9cf5
+#   content hash  c9d3e98a84956022
+#   text hash     fd55516d0d1e5613
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

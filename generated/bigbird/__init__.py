@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  184add5faae80b80
-#   text hash     5fccb44c689d78ba
+#   content hash  819090929c46aa64
+#   text hash     8a786e5160a007af
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  184add5faae80b80
-#   text hash     8d4c8ec4d63e4377
+#   content hash  819090929c46aa64
+#   text hash     3528d84c8e532204
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

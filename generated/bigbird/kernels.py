@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  184add5faae80b80
-#   text hash     7e7f29ce471f110a
+#   content hash  819090929c46aa64
+#   text hash     947ff9db2625938d
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  184add5faae80b80
-#   text hash     57ad42eb649a1e3e
+#   content hash  819090929c46aa64
+#   text hash     7966a1823504319a
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  184add5faae80b80
-#   text hash     d4b3f301a6ea3d10
+#   content hash  819090929c46aa64
+#   text hash     016fb777e9c9bb7a
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

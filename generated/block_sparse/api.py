@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  30ff98da92712236
-#   text hash     c2a813b141bf1df8
+#   content hash  5d24fd70dd30bd11
+#   text hash     03b642727b898a7e
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

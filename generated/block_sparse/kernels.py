@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  30ff98da92712236
-#   text hash     1d1b4635dc47b1de
+#   content hash  5d24fd70dd30bd11
+#   text hash     1c49d7ef46994402
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  30ff98da92712236
-#   text hash     08715f63cb00067c
+#   content hash  5d24fd70dd30bd11
+#   text hash     1952365cf9d01ce7
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

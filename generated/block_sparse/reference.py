@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  30ff98da92712236
-#   text hash     5c4964d6b3e59ccf
+#   content hash  5d24fd70dd30bd11
+#   text hash     a8eb0c2ec6ba4cea
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

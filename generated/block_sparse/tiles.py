@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  30ff98da92712236
-#   text hash     0d7275f0d13a6b69
+#   content hash  5d24fd70dd30bd11
+#   text hash     3a665532e22828f4
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  81773d43bbe9ecf6
-#   text hash     39f317a987d1e8c1
+#   content hash  9762fe50f5aeb848
+#   text hash     f089c5f2558d40bb
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

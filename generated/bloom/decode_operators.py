@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  81773d43bbe9ecf6
-#   text hash     4931cb6acd0d835c
+#   content hash  9762fe50f5aeb848
+#   text hash     57697f369de68980
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

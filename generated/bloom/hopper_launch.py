@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  81773d43bbe9ecf6
-#   text hash     6d6ad3c69c461f8f
+#   content hash  9762fe50f5aeb848
+#   text hash     e237f6bb5da2f54a
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

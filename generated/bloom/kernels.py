@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  81773d43bbe9ecf6
-#   text hash     9c8a81dcd13c71c8
+#   content hash  9762fe50f5aeb848
+#   text hash     015e38af25b2e51f
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  81773d43bbe9ecf6
-#   text hash     9e4cea631607ecbf
+#   content hash  9762fe50f5aeb848
+#   text hash     a901621caf11b727
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2fd307c6ad39339e
-#   text hash     989c95e6a67cd9dd
+#   content hash  061697522f44b28f
+#   text hash     d3b0074478ac1a26
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

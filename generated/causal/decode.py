@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2fd307c6ad39339e
-#   text hash     ed1f4a088b7b6599
+#   content hash  061697522f44b28f
+#   text hash     c5d15b6337250a27
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

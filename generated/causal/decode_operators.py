@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2fd307c6ad39339e
-#   text hash     16199239308d5b4c
+#   content hash  061697522f44b28f
+#   text hash     21ce1b4be48bd4c5
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

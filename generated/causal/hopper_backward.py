@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2fd307c6ad39339e
-#   text hash     0ac98d34d31af4c2
+#   content hash  061697522f44b28f
+#   text hash     510c08ddbb3a8ba7
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2fd307c6ad39339e
-#   text hash     5775f11e322378a1
+#   content hash  061697522f44b28f
+#   text hash     d62776594bf3c662
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2fd307c6ad39339e
-#   text hash     a61c96cc601f0d48
+#   content hash  061697522f44b28f
+#   text hash     3debdf355089d3ab
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

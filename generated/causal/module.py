@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2fd307c6ad39339e
-#   text hash     a52edc73d8c73b2d
+#   content hash  061697522f44b28f
+#   text hash     b622c90c9ac52521
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2fd307c6ad39339e
-#   text hash     60d198e3149f7841
+#   content hash  061697522f44b28f
+#   text hash     1f7c479738766dcf
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  77a1e52292d9db1e
-#   text hash     82cfc9e3559031ec
+#   content hash  cf37d973a5e50ead
+#   text hash     1ed3a243d8f336b2
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

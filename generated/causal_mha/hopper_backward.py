@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  77a1e52292d9db1e
-#   text hash     b5161e9e4b22da34
+#   content hash  cf37d973a5e50ead
+#   text hash     a97a2fd00c737618
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  77a1e52292d9db1e
-#   text hash     2152610076c2f63a
+#   content hash  cf37d973a5e50ead
+#   text hash     136872a8bb726bfb
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

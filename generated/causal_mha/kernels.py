@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  77a1e52292d9db1e
-#   text hash     7d33c990c42cd642
+#   content hash  cf37d973a5e50ead
+#   text hash     7405e2dd2c645f45
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  77a1e52292d9db1e
-#   text hash     cf5a923b0ea313f2
+#   content hash  cf37d973a5e50ead
+#   text hash     b325e4afa0f1eff2
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  89255694098ac636
-#   text hash     7df74995cfc551d5
+#   content hash  54e337bd7b5f3e4a
+#   text hash     cc2bb0ebd238c0e0
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  89255694098ac636
-#   text hash     1549c56cb4d431c9
+#   content hash  54e337bd7b5f3e4a
+#   text hash     cd99f4b2b7448a5a
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  89255694098ac636
-#   text hash     e57a65dadcedc25a
+#   content hash  54e337bd7b5f3e4a
+#   text hash     8d6877fa884ecc14
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

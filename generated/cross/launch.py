@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  89255694098ac636
-#   text hash     92cb3cf9adea2fd1
+#   content hash  54e337bd7b5f3e4a
+#   text hash     fa33a56398bfd277
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  89255694098ac636
-#   text hash     406bf7211267a949
+#   content hash  54e337bd7b5f3e4a
+#   text hash     13238094be012ce0
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

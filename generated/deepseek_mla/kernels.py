@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1843700d27223d8e
-#   text hash     9e207d0efcd293a9
+#   content hash  a90dc21b08677152
+#   text hash     236a05ce8f5fdef4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

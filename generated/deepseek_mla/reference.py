@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1843700d27223d8e
-#   text hash     295ba890181c219d
+#   content hash  a90dc21b08677152
+#   text hash     3d51d09e556ff9a7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1843700d27223d8e
-#   text hash     3cd8777d42d0f37f
+#   content hash  a90dc21b08677152
+#   text hash     34585827120a3ded
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2a8c34bcf0bc6dd4
-#   text hash     16d33552313b2244
+#   content hash  ae9b42141bd52d37
+#   text hash     5b0234bff052a75d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

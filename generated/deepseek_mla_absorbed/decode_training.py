@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2a8c34bcf0bc6dd4
-#   text hash     b78126f18f632b7a
+#   content hash  ae9b42141bd52d37
+#   text hash     83eb5036649cd0ae
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2a8c34bcf0bc6dd4
-#   text hash     05e9a32618ea9cce
+#   content hash  ae9b42141bd52d37
+#   text hash     fac8b3af9ff92be5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

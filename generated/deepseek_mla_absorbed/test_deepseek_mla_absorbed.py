@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2a8c34bcf0bc6dd4
-#   text hash     0fe0af5a40817a5b
+#   content hash  ae9b42141bd52d37
+#   text hash     97983393f2a6e103
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  adf8f680802e54e9
-#   text hash     dd9689155df453a7
+#   content hash  7b5a44af1749f3f5
+#   text hash     a640f65e215f343a
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

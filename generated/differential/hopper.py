@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  adf8f680802e54e9
-#   text hash     83ed80cf4355bb12
+#   content hash  7b5a44af1749f3f5
+#   text hash     6c319be3b835d856
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  adf8f680802e54e9
-#   text hash     8154378e3ed43328
+#   content hash  7b5a44af1749f3f5
+#   text hash     1f39a69127d036e4
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  adf8f680802e54e9
-#   text hash     ece7f38158196e42
+#   content hash  7b5a44af1749f3f5
+#   text hash     6993b7ca29ffa74d
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  adf8f680802e54e9
-#   text hash     0a694ad0a00338a7
+#   content hash  7b5a44af1749f3f5
+#   text hash     b4920dbc30b8a37a
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  70d14024e642dc7b
-#   text hash     fb152a5eb6b06ac8
+#   content hash  a79078d6796bbfeb
+#   text hash     0747438a6200ece0
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

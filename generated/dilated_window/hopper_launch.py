@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  70d14024e642dc7b
-#   text hash     c79247d5c2120d36
+#   content hash  a79078d6796bbfeb
+#   text hash     661fdb03be668949
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

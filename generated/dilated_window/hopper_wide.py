@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  70d14024e642dc7b
-#   text hash     03c39c0e6e0e2b82
+#   content hash  a79078d6796bbfeb
+#   text hash     91e410df6fe84f55
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  70d14024e642dc7b
-#   text hash     132a04b7e26b9f27
+#   content hash  a79078d6796bbfeb
+#   text hash     795efd9c2a3a20d5
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

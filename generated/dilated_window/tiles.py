@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  70d14024e642dc7b
-#   text hash     0215f451ad689dea
+#   content hash  a79078d6796bbfeb
+#   text hash     9a007f265c01cb4b
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

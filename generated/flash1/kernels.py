@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  40ce3e3ddaffebdf
-#   text hash     496a360c857bdd64
+#   content hash  b7bb331617e235af
+#   text hash     da1ad1b0e2c54e7d
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  40ce3e3ddaffebdf
-#   text hash     7bd3c5716c45a5a9
+#   content hash  b7bb331617e235af
+#   text hash     67dd3e959c3c8bca
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  40ce3e3ddaffebdf
-#   text hash     0429eca593e99fcf
+#   content hash  b7bb331617e235af
+#   text hash     c04c7e23fa94a274
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0accf3f2703667a7
-#   text hash     58af9f20c7ba0911
+#   content hash  59549a1443d70707
+#   text hash     b88c5e119c67e20a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0accf3f2703667a7
-#   text hash     0897c8e096002fb4
+#   content hash  59549a1443d70707
+#   text hash     c3bb569a9df58684
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

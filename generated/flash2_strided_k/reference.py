@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0accf3f2703667a7
-#   text hash     33876d972f7a4232
+#   content hash  59549a1443d70707
+#   text hash     871449cc6d8d93b7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0accf3f2703667a7
-#   text hash     715f0cf0a0cc56f3
+#   content hash  59549a1443d70707
+#   text hash     3adc0facafa3a11b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  80f593f870f32ee3
-#   text hash     3422b3c1d79b35f0
+#   content hash  bf8814921e413738
+#   text hash     1ef553adb292edf4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

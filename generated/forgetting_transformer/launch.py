@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  80f593f870f32ee3
-#   text hash     78b3eb21eb253693
+#   content hash  bf8814921e413738
+#   text hash     54232fb49f7a686e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

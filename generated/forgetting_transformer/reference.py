@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  80f593f870f32ee3
-#   text hash     306a27e7b4e2aa73
+#   content hash  bf8814921e413738
+#   text hash     98635911106b5c5a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  80f593f870f32ee3
-#   text hash     7c0c28ec75a908c4
+#   content hash  bf8814921e413738
+#   text hash     13b48f389cbdafb1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

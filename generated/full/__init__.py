@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  30d798db55335cc8
-#   text hash     db9d207db457c4f1
+#   content hash  a2f42265af088d43
+#   text hash     20c1f768211aa2ff
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  30d798db55335cc8
-#   text hash     f4f7dfbde8fe4411
+#   content hash  a2f42265af088d43
+#   text hash     d67092f07d6d7c1a
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  30d798db55335cc8
-#   text hash     8146541457552e11
+#   content hash  a2f42265af088d43
+#   text hash     4504c1049d2a4958
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  30d798db55335cc8
-#   text hash     ab6ec3b28d32f4f9
+#   content hash  a2f42265af088d43
+#   text hash     895809e8523df9c8
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

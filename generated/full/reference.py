@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  30d798db55335cc8
-#   text hash     342ffd5b5c6300d4
+#   content hash  a2f42265af088d43
+#   text hash     fc335958c224262e
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  30d798db55335cc8
-#   text hash     b6e4b3d7fa216065
+#   content hash  a2f42265af088d43
+#   text hash     4bddf479546aa884
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

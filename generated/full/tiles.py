@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  30d798db55335cc8
-#   text hash     cce313178811a241
+#   content hash  a2f42265af088d43
+#   text hash     fd234a1791a2ee63
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0dd1fb60fad8d4c0
-#   text hash     cbe75c33ce1b29b8
+#   content hash  918da188e4f33652
+#   text hash     5eeda38909b321d6
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0dd1fb60fad8d4c0
-#   text hash     6933dc656d8a347c
+#   content hash  918da188e4f33652
+#   text hash     8221ac82ede5dd80
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0dd1fb60fad8d4c0
-#   text hash     fc2de5ce7cca8102
+#   content hash  918da188e4f33652
+#   text hash     79fbe713e07cd934
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0dd1fb60fad8d4c0
-#   text hash     4ebe4b3e85ee94e4
+#   content hash  918da188e4f33652
+#   text hash     85b28ae281db799c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0dd1fb60fad8d4c0
-#   text hash     31b06af997100a13
+#   content hash  918da188e4f33652
+#   text hash     220bb824f449dad6
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

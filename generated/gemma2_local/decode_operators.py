@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7113c5b01bd33467
-#   text hash     8208870d0ab78612
+#   content hash  6d9712942e81bb7b
+#   text hash     a185326e03c72c4f
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

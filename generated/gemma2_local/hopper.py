@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7113c5b01bd33467
-#   text hash     a9af6f3d718b3765
+#   content hash  6d9712942e81bb7b
+#   text hash     b35ca8073d536899
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

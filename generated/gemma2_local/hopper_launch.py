@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7113c5b01bd33467
-#   text hash     b8d7e3c46aec121e
+#   content hash  6d9712942e81bb7b
+#   text hash     9eef570b38c55385
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

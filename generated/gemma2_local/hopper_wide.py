@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7113c5b01bd33467
-#   text hash     5c9f29881c1c1483
+#   content hash  6d9712942e81bb7b
+#   text hash     834019230badfcdd
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7113c5b01bd33467
-#   text hash     d82af75f3ee28d9c
+#   content hash  6d9712942e81bb7b
+#   text hash     5ffc7bb4d8fb9e45
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

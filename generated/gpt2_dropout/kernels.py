@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b49fc34fd412a492
-#   text hash     de53bd0768b55209
+#   content hash  f3c6e2e5e123cc44
+#   text hash     1c53f425e3726192
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

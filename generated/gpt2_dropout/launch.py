@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b49fc34fd412a492
-#   text hash     40f7032c4ca56cbb
+#   content hash  f3c6e2e5e123cc44
+#   text hash     838dec5c8117b8f3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

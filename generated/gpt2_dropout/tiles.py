@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b49fc34fd412a492
-#   text hash     d95050794040a31a
+#   content hash  f3c6e2e5e123cc44
+#   text hash     3b9a8c126b6248e3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3f7fb1f10048905c
-#   text hash     e1ec7574b4f85b41
+#   content hash  c1c652e6da5d423a
+#   text hash     2c42b020f1530ad4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3f7fb1f10048905c
-#   text hash     fe91754cf48f0503
+#   content hash  c1c652e6da5d423a
+#   text hash     c6c28c2f841fd8c4
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

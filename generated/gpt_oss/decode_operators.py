@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3f7fb1f10048905c
-#   text hash     685db87a4dae25f0
+#   content hash  c1c652e6da5d423a
+#   text hash     6ade310f0e974395
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3f7fb1f10048905c
-#   text hash     7d7194f45dfa8660
+#   content hash  c1c652e6da5d423a
+#   text hash     f75f3fa793e05d2c
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

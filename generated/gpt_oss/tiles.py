@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3f7fb1f10048905c
-#   text hash     29f0f0360d34861a
+#   content hash  c1c652e6da5d423a
+#   text hash     258508cd56734a93
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

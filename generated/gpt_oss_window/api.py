@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  eb47263e19ce3ff3
-#   text hash     cec101993feda025
+#   content hash  9fab23c97adafa62
+#   text hash     63f6c0962462dff1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

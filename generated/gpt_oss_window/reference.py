@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  eb47263e19ce3ff3
-#   text hash     4db3cc32064edafa
+#   content hash  9fab23c97adafa62
+#   text hash     a0a0c352f4a18f3a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  91ccb0d5ce2dd2d3
-#   text hash     cf357fe1774bcb82
+#   content hash  47a210583d3447c8
+#   text hash     44a2caeccc6d11ab
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

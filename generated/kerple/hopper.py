@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  91ccb0d5ce2dd2d3
-#   text hash     5e01429790a5f921
+#   content hash  47a210583d3447c8
+#   text hash     caf487edb7e48b59
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  91ccb0d5ce2dd2d3
-#   text hash     6e490f17191e3a68
+#   content hash  47a210583d3447c8
+#   text hash     9ade928f2e6d98b3
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  91ccb0d5ce2dd2d3
-#   text hash     6a02cdfa93c009a7
+#   content hash  47a210583d3447c8
+#   text hash     344c0213da62226e
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  91ccb0d5ce2dd2d3
-#   text hash     3026bb408ea39f31
+#   content hash  47a210583d3447c8
+#   text hash     25e3fafe0102af8f
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

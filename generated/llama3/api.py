@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e21a38fb54088243
-#   text hash     cd1b8b37a7b0f3e2
+#   content hash  864ecec5857eba43
+#   text hash     04c9dd108912a7a8
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

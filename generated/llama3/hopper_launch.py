@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e21a38fb54088243
-#   text hash     d2bd2f3fb12d714d
+#   content hash  864ecec5857eba43
+#   text hash     d532ad2631f612c2
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

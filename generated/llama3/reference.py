@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e21a38fb54088243
-#   text hash     d4947b7be1766d28
+#   content hash  864ecec5857eba43
+#   text hash     b0da3586ccdd9206
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e21a38fb54088243
-#   text hash     2b9a5da647d9b78b
+#   content hash  864ecec5857eba43
+#   text hash     b4d31121c77c82c9
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e743de21d5689f41
-#   text hash     0f51c2789f3b3be0
+#   content hash  027adae36be8d169
+#   text hash     2c16f1a234e7a1af
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

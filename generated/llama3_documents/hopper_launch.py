@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e743de21d5689f41
-#   text hash     bb7fb091093ec15f
+#   content hash  027adae36be8d169
+#   text hash     34ced2cdc8f69228
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

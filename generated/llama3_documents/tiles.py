@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e743de21d5689f41
-#   text hash     5bd5d048ef1eb514
+#   content hash  027adae36be8d169
+#   text hash     d5405dfa886cdad9
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d3342a2da181c614
-#   text hash     f4114139900a2b91
+#   content hash  5e720c592fd74cc3
+#   text hash     d6156d50c21973c4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d3342a2da181c614
-#   text hash     96dd54fcc8353dd6
+#   content hash  5e720c592fd74cc3
+#   text hash     3b6f5f3987efda6b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

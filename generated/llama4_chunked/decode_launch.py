@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d3342a2da181c614
-#   text hash     6866e5bc31145952
+#   content hash  5e720c592fd74cc3
+#   text hash     0dcd7103e6a854e7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

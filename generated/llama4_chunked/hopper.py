@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d3342a2da181c614
-#   text hash     9f5fc5a3f2ddb20a
+#   content hash  5e720c592fd74cc3
+#   text hash     ca44602f00835b66
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d3342a2da181c614
-#   text hash     e50588dc55ee5888
+#   content hash  5e720c592fd74cc3
+#   text hash     1993724b6b0d34ee
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

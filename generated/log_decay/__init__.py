@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ec16cd6d12ab6678
-#   text hash     00bba3986df459e5
+#   content hash  1407dc4c769ca46c
+#   text hash     988ed0fff8102b5c
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ec16cd6d12ab6678
-#   text hash     2a11486cfaa962b1
+#   content hash  1407dc4c769ca46c
+#   text hash     ff8221e5abb4f365
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ec16cd6d12ab6678
-#   text hash     f417ed33c516e640
+#   content hash  1407dc4c769ca46c
+#   text hash     1089d783a001f21a
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

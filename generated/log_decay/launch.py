@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ec16cd6d12ab6678
-#   text hash     2a1434bd84de2f64
+#   content hash  1407dc4c769ca46c
+#   text hash     df96c9f40b5397d8
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

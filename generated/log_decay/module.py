@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ec16cd6d12ab6678
-#   text hash     8e8c3919073c9152
+#   content hash  1407dc4c769ca46c
+#   text hash     94c245c608d00c6b
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  018fe1d1bda7131b
-#   text hash     f0d44bc6a72e8914
+#   content hash  cb7418b6efd8ff27
+#   text hash     b37a381b7553d3e9
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  018fe1d1bda7131b
-#   text hash     965e59da7ec688ea
+#   content hash  cb7418b6efd8ff27
+#   text hash     871ed5c3da18d35f
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

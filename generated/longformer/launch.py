@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  018fe1d1bda7131b
-#   text hash     4381a2eb55c7d0fe
+#   content hash  cb7418b6efd8ff27
+#   text hash     5791adea941778ce
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  018fe1d1bda7131b
-#   text hash     2dd64fbc7af3d908
+#   content hash  cb7418b6efd8ff27
+#   text hash     5d59011b0e538235
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

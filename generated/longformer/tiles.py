@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  018fe1d1bda7131b
-#   text hash     684d088547598775
+#   content hash  cb7418b6efd8ff27
+#   text hash     58e671fb2b2c105d
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f1397b60c415c470
-#   text hash     b4184d1710930172
+#   content hash  39fa5f0cd6537dcf
+#   text hash     521044eb7ea6ffb6
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

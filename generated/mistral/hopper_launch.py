@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f1397b60c415c470
-#   text hash     ecb2d83f671a93b6
+#   content hash  39fa5f0cd6537dcf
+#   text hash     1e5ee3f91f21e3e1
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

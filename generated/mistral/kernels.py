@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f1397b60c415c470
-#   text hash     ba873df0868d1c63
+#   content hash  39fa5f0cd6537dcf
+#   text hash     441df22f1121d768
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

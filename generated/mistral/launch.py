@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f1397b60c415c470
-#   text hash     12c92b837f04dc9b
+#   content hash  39fa5f0cd6537dcf
+#   text hash     de4f3992635152fa
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

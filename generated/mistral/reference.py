@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f1397b60c415c470
-#   text hash     8c70b98a2f6252f8
+#   content hash  39fa5f0cd6537dcf
+#   text hash     3cb2b57739c679e9
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

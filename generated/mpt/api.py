@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  855fe9b91f1e1df7
-#   text hash     94f59bf46029da36
+#   content hash  69e232d59d27c83d
+#   text hash     741ce836295bb3d9
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  855fe9b91f1e1df7
-#   text hash     7381b3db32b991b2
+#   content hash  69e232d59d27c83d
+#   text hash     4f330d5a56a139dd
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  855fe9b91f1e1df7
-#   text hash     cfa94fa9d8b16fe5
+#   content hash  69e232d59d27c83d
+#   text hash     f4c1c9d43bd4f877
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

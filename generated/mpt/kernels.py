@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  855fe9b91f1e1df7
-#   text hash     7b3302c43bec2960
+#   content hash  69e232d59d27c83d
+#   text hash     6ffbabf24be57805
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  855fe9b91f1e1df7
-#   text hash     7f16ab1dba816d58
+#   content hash  69e232d59d27c83d
+#   text hash     3b7974393b5de32c
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

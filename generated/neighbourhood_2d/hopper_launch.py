@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  04a6b8dc5f4310f8
-#   text hash     5cf58ab3ce1355c6
+#   content hash  0788029911d00c71
+#   text hash     be7172ea0bb396cd
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

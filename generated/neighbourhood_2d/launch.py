@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  04a6b8dc5f4310f8
-#   text hash     d5111c650e69964f
+#   content hash  0788029911d00c71
+#   text hash     a2514ea9793b5830
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

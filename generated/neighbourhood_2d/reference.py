@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  04a6b8dc5f4310f8
-#   text hash     8ca9ce8ee2313c00
+#   content hash  0788029911d00c71
+#   text hash     ef3564565224fcb6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  64018ef987f9fbc5
-#   text hash     c8ccba65f9cadf89
+#   content hash  314d94b3487de6cc
+#   text hash     84c5511e3b3fd19f
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  64018ef987f9fbc5
-#   text hash     b523720a9dc6283b
+#   content hash  314d94b3487de6cc
+#   text hash     7668737d1691f5df
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  64018ef987f9fbc5
-#   text hash     517d58beefa7c637
+#   content hash  314d94b3487de6cc
+#   text hash     1ca0ae2a00debff2
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  64018ef987f9fbc5
-#   text hash     f1817d04f3accfd7
+#   content hash  314d94b3487de6cc
+#   text hash     88d66c68a8c943be
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

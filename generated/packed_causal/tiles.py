@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  64018ef987f9fbc5
-#   text hash     267388fff84e0edc
+#   content hash  314d94b3487de6cc
+#   text hash     aa7453fcbae88146
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  85a605abd3fb68ea
-#   text hash     9bcb05a7c2c5e3fb
+#   content hash  acb0ce352d7ac19d
+#   text hash     16e0b9455e23926e
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

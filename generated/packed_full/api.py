@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  85a605abd3fb68ea
-#   text hash     c055294614ff2e77
+#   content hash  acb0ce352d7ac19d
+#   text hash     0418c7311e223dc1
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

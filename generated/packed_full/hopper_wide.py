@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  85a605abd3fb68ea
-#   text hash     1ecb5f79a8a76831
+#   content hash  acb0ce352d7ac19d
+#   text hash     2d6541f41416b4a5
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  85a605abd3fb68ea
-#   text hash     1ef35993b2a978c3
+#   content hash  acb0ce352d7ac19d
+#   text hash     de79ac6b6008e2c6
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

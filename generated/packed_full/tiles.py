@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  85a605abd3fb68ea
-#   text hash     66374a5f57dd9f26
+#   content hash  acb0ce352d7ac19d
+#   text hash     a47db8e04f53f3ab
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

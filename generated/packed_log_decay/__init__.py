@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  38d16e72e56e4b67
-#   text hash     03c6ad829bdc0a44
+#   content hash  f2ab4d130899a163
+#   text hash     b15d9fe6b4eef06a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

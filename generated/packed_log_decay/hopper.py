@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  38d16e72e56e4b67
-#   text hash     88061d952f5badc3
+#   content hash  f2ab4d130899a163
+#   text hash     c2156d2b20da201c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  38d16e72e56e4b67
-#   text hash     890cc361afa2ff82
+#   content hash  f2ab4d130899a163
+#   text hash     429254bea9a2e9a0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

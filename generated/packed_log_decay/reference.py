@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  38d16e72e56e4b67
-#   text hash     8bc660d7e99613ea
+#   content hash  f2ab4d130899a163
+#   text hash     45b2d182fc1ffb18
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  38d16e72e56e4b67
-#   text hash     11503b00babd420b
+#   content hash  f2ab4d130899a163
+#   text hash     35f0f066d6d96cda
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

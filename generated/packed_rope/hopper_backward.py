@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  651d234800ecc90c
-#   text hash     3e1223f2f88d3cf1
+#   content hash  472851cf19139fc2
+#   text hash     5c62a5bc8c54e684
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

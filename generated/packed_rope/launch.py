@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  651d234800ecc90c
-#   text hash     e83c279a770dc233
+#   content hash  472851cf19139fc2
+#   text hash     8046a79ab7f8860f
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

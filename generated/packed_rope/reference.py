@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  651d234800ecc90c
-#   text hash     c1d551e983234cff
+#   content hash  472851cf19139fc2
+#   text hash     dd609247f4484eb4
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

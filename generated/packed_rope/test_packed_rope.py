@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  651d234800ecc90c
-#   text hash     e724255c81ea828f
+#   content hash  472851cf19139fc2
+#   text hash     8d7ef95f76539527
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  651d234800ecc90c
-#   text hash     40923d5b5eda8ce8
+#   content hash  472851cf19139fc2
+#   text hash     eb54033948f742c5
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7298dbfe51fe8fa6
-#   text hash     1eddd4ebf174e407
+#   content hash  340e04fa112c80e8
+#   text hash     312d792b6a1d614a
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

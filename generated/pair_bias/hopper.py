@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7298dbfe51fe8fa6
-#   text hash     eff357a954510d60
+#   content hash  340e04fa112c80e8
+#   text hash     bd2990a81156abc6
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

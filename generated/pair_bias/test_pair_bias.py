@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7298dbfe51fe8fa6
-#   text hash     252f2c9294a07b63
+#   content hash  340e04fa112c80e8
+#   text hash     c9a1f84a3aec12b7
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

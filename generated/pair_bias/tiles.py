@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7298dbfe51fe8fa6
-#   text hash     1dd94013061be824
+#   content hash  340e04fa112c80e8
+#   text hash     83be61d8d6bd6890
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

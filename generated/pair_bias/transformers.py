@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7298dbfe51fe8fa6
-#   text hash     c25d73e5e66f1dff
+#   content hash  340e04fa112c80e8
+#   text hash     f7feef15e6290b6c
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

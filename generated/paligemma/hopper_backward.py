@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  51817da293400631
-#   text hash     b3d5c88ba9f45e93
+#   content hash  6c93064e7747ba93
+#   text hash     6df3d55538baefce
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  51817da293400631
-#   text hash     f0ef6d4a897d284c
+#   content hash  6c93064e7747ba93
+#   text hash     b4317172c9b78bf5
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  51817da293400631
-#   text hash     4803780beb7550cf
+#   content hash  6c93064e7747ba93
+#   text hash     9e201b1cddafeabc
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

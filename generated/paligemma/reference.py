@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  51817da293400631
-#   text hash     4f9dd4d13a63cf45
+#   content hash  6c93064e7747ba93
+#   text hash     d427712cab3d9a9a
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

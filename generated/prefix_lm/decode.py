@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f7662ececabaacfb
-#   text hash     4c76e9e38b1df706
+#   content hash  a8531b6aac3280c3
+#   text hash     eb4f75d5840e969d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

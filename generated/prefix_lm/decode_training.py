@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f7662ececabaacfb
-#   text hash     9e0e46e7053a36fb
+#   content hash  a8531b6aac3280c3
+#   text hash     27180e4819bd7e89
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f7662ececabaacfb
-#   text hash     cacf48a5f95a917a
+#   content hash  a8531b6aac3280c3
+#   text hash     1806f10db5645e73
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f7662ececabaacfb
-#   text hash     b9f36b6aa95c2fcc
+#   content hash  a8531b6aac3280c3
+#   text hash     4dc3c4ff992d6946
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f7662ececabaacfb
-#   text hash     286e188ff316fa12
+#   content hash  a8531b6aac3280c3
+#   text hash     a8010782832d3b6f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1d86b41c26b505dd
-#   text hash     fc85385d57662b02
+#   content hash  91985ecee4b84536
+#   text hash     d547a588a50b3ca3
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1d86b41c26b505dd
-#   text hash     16d2318ab547e305
+#   content hash  91985ecee4b84536
+#   text hash     34626dc7ecb3db3e
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1d86b41c26b505dd
-#   text hash     9d491a81183ede0f
+#   content hash  91985ecee4b84536
+#   text hash     abf9e863eb1cb459
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1d86b41c26b505dd
-#   text hash     5fab6e97d4fbd2eb
+#   content hash  91985ecee4b84536
+#   text hash     b105ddaee50140b3
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  05e17a87398f638c
-#   text hash     ab618a613ab79fd8
+#   content hash  738928bc348bd615
+#   text hash     bfbaad7ccc142b10
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  05e17a87398f638c
-#   text hash     99ba92e85e0270fd
+#   content hash  738928bc348bd615
+#   text hash     fecbd467be5ff61f
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  05e17a87398f638c
-#   text hash     3e42e6b1a1355874
+#   content hash  738928bc348bd615
+#   text hash     7fdd6518b2b2eaee
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  05e17a87398f638c
-#   text hash     9849431890f3057e
+#   content hash  738928bc348bd615
+#   text hash     c7c9cee532ff8416
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  05e17a87398f638c
-#   text hash     f3ce53d36f4966ed
+#   content hash  738928bc348bd615
+#   text hash     e7e7ff48c4384ca1
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

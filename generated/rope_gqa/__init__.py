@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bac1fa2acedc7097
-#   text hash     1037f140734481ac
+#   content hash  783a974a19db32b0
+#   text hash     c967f57fb84670ca
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bac1fa2acedc7097
-#   text hash     1fa6fe81aded10b8
+#   content hash  783a974a19db32b0
+#   text hash     c8f614229fa2cee7
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

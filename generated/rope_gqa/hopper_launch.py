@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bac1fa2acedc7097
-#   text hash     580ddae6a632b88d
+#   content hash  783a974a19db32b0
+#   text hash     12a8805abcc5b338
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bac1fa2acedc7097
-#   text hash     de6e6b583313e4c6
+#   content hash  783a974a19db32b0
+#   text hash     c82ae209caaf8a30
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

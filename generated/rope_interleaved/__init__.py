@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  154a13c0afca0d32
-#   text hash     cdc3e109b53ef6ab
+#   content hash  f6cc5122f9a1827a
+#   text hash     1184c8197182fe5e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  154a13c0afca0d32
-#   text hash     2eb14615bb04706c
+#   content hash  f6cc5122f9a1827a
+#   text hash     a7e8651cc121cc3d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  154a13c0afca0d32
-#   text hash     9773475387d5293d
+#   content hash  f6cc5122f9a1827a
+#   text hash     d1a33a3939e1a46a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  154a13c0afca0d32
-#   text hash     7feb7e6ceed6cb53
+#   content hash  f6cc5122f9a1827a
+#   text hash     f0eab1db8ae66896
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  154a13c0afca0d32
-#   text hash     a896c4058f6a7701
+#   content hash  f6cc5122f9a1827a
+#   text hash     88d5a0e049a50f1a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

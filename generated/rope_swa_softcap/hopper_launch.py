@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0ffe44e205296da6
-#   text hash     53e958a4635ccd94
+#   content hash  7ff1378059eeee93
+#   text hash     2bd9c3f35475c615
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

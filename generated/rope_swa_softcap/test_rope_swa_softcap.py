@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0ffe44e205296da6
-#   text hash     00e03a3a2291bc46
+#   content hash  7ff1378059eeee93
+#   text hash     22c4f2fd5ae36651
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

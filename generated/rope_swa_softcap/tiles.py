@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0ffe44e205296da6
-#   text hash     c3bb9191731528a1
+#   content hash  7ff1378059eeee93
+#   text hash     3456862ede6533c5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  575b6c6f6bfe142b
-#   text hash     916d2c5d91ee4b44
+#   content hash  977e098124fa748d
+#   text hash     179983b8e8f31127
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

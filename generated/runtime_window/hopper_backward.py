@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  575b6c6f6bfe142b
-#   text hash     173f9d7a70b62649
+#   content hash  977e098124fa748d
+#   text hash     21aba993e306ef8e
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  575b6c6f6bfe142b
-#   text hash     4328f590ca0e70e4
+#   content hash  977e098124fa748d
+#   text hash     95d07995aca8e99f
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  575b6c6f6bfe142b
-#   text hash     b0e6949261b4b446
+#   content hash  977e098124fa748d
+#   text hash     f52eb6f85fb3e12c
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  575b6c6f6bfe142b
-#   text hash     64915c6cd6cf81dc
+#   content hash  977e098124fa748d
+#   text hash     3472a6106d6a1482
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  146f94ce6aeaaae0
-#   text hash     f4790ef07563d7f0
+#   content hash  2ca987197abdfcbc
+#   text hash     ab7723882d2a1aa8
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

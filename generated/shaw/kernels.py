@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  146f94ce6aeaaae0
-#   text hash     d235987a37247045
+#   content hash  2ca987197abdfcbc
+#   text hash     c8f6c1995a9d997b
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

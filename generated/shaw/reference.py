@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  146f94ce6aeaaae0
-#   text hash     8ffbf86654bd64f3
+#   content hash  2ca987197abdfcbc
+#   text hash     60f3369afbc34790
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

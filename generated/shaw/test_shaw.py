@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  146f94ce6aeaaae0
-#   text hash     d8635cbd6b0a52b7
+#   content hash  2ca987197abdfcbc
+#   text hash     82cc4cc383148f6d
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

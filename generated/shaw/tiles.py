@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  146f94ce6aeaaae0
-#   text hash     707f44615c84d0cc
+#   content hash  2ca987197abdfcbc
+#   text hash     96fd7280d7579090
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  127b90e565e86b91
-#   text hash     b8c266ec232ee99d
+#   content hash  4740aef7397cfc1b
+#   text hash     7700c5f9bec0f5ef
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

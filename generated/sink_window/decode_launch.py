@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  127b90e565e86b91
-#   text hash     122597b8d2621af7
+#   content hash  4740aef7397cfc1b
+#   text hash     9cda8ce020ac343f
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

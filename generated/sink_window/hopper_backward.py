@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  127b90e565e86b91
-#   text hash     ab1a702fc89471dc
+#   content hash  4740aef7397cfc1b
+#   text hash     8ee9a32795652cbc
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

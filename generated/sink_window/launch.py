@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  127b90e565e86b91
-#   text hash     7747555bfeba0549
+#   content hash  4740aef7397cfc1b
+#   text hash     1381b4da063fcfa7
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  127b90e565e86b91
-#   text hash     a31c2eecbccfbd13
+#   content hash  4740aef7397cfc1b
+#   text hash     6fbe425b5cdeabb3
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

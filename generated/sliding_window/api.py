@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f7e9ef6969f9c1d6
-#   text hash     acb79be4781b6e36
+#   content hash  71d5a6448854a007
+#   text hash     bfedc5addcf284bf
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f7e9ef6969f9c1d6
-#   text hash     5edccc873aa45044
+#   content hash  71d5a6448854a007
+#   text hash     901495cc2e9b86e8
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

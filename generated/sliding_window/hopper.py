@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f7e9ef6969f9c1d6
-#   text hash     92701fa31017f38b
+#   content hash  71d5a6448854a007
+#   text hash     ad85f816b90bb47d
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

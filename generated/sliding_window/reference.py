@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f7e9ef6969f9c1d6
-#   text hash     976df48f888c56b3
+#   content hash  71d5a6448854a007
+#   text hash     e5883ee57e890437
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f7e9ef6969f9c1d6
-#   text hash     df9e7f60bbe361a3
+#   content hash  71d5a6448854a007
+#   text hash     903a4ad2e4e2bad0
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fea7ee7ce14ef9b7
-#   text hash     b6dc1de3d700904c
+#   content hash  1ef68291e7abffd8
+#   text hash     9e17f8f431d43cdd
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fea7ee7ce14ef9b7
-#   text hash     8b98565f16424a17
+#   content hash  1ef68291e7abffd8
+#   text hash     25e6cd115051f34f
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fea7ee7ce14ef9b7
-#   text hash     646bd9ebeac2163a
+#   content hash  1ef68291e7abffd8
+#   text hash     f1598fd9e310a7c4
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

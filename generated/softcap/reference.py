@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fea7ee7ce14ef9b7
-#   text hash     5a3ec7406b676db7
+#   content hash  1ef68291e7abffd8
+#   text hash     506a4db96ce1d85e
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fea7ee7ce14ef9b7
-#   text hash     93552dde906b5a7f
+#   content hash  1ef68291e7abffd8
+#   text hash     b58b1d33f0fda865
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

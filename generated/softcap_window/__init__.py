@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  66eccccb51140f0c
-#   text hash     3d2e42ffcfc5ef31
+#   content hash  057b42d9960d3342
+#   text hash     b9dd8c4ff20950b4
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  66eccccb51140f0c
-#   text hash     c1417ac77e46720a
+#   content hash  057b42d9960d3342
+#   text hash     3a688fa1c985f66a
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  66eccccb51140f0c
-#   text hash     1b5114707f0af2e7
+#   content hash  057b42d9960d3342
+#   text hash     03557c9110d613fd
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  66eccccb51140f0c
-#   text hash     5f61d395f6daabb3
+#   content hash  057b42d9960d3342
+#   text hash     4cba163d7f5f13b4
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

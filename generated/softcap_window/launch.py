@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  66eccccb51140f0c
-#   text hash     de66279231c32b1c
+#   content hash  057b42d9960d3342
+#   text hash     786aab14ad9f6de8
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

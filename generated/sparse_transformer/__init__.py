@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  da6f33daf5678cb4
-#   text hash     844f52ab6647375e
+#   content hash  d2fdb72e421a1b82
+#   text hash     c4ea3beb4c8a10fa
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

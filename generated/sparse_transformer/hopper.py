@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  da6f33daf5678cb4
-#   text hash     7f5e564863a24ac2
+#   content hash  d2fdb72e421a1b82
+#   text hash     4e2c2d0f80d113f8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  da6f33daf5678cb4
-#   text hash     ba9793bc26b00487
+#   content hash  d2fdb72e421a1b82
+#   text hash     be58ca06324447de
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  da6f33daf5678cb4
-#   text hash     1bbe3d4c36e4408b
+#   content hash  d2fdb72e421a1b82
+#   text hash     f079461192861f71
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

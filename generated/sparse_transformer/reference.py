@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  da6f33daf5678cb4
-#   text hash     0e87b9bdf90175ef
+#   content hash  d2fdb72e421a1b82
+#   text hash     5e6a91c3930f8078
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

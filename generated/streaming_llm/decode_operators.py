@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  85a94d03537ef848
-#   text hash     a9ff2fa9d991bc5b
+#   content hash  53aa223c8b7cac60
+#   text hash     f1423aa93228028d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  85a94d03537ef848
-#   text hash     c96909edce49eba2
+#   content hash  53aa223c8b7cac60
+#   text hash     df6b2f88b9f4fa70
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  85a94d03537ef848
-#   text hash     753c9e1324272121
+#   content hash  53aa223c8b7cac60
+#   text hash     fcddb35091488dc4
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  85a94d03537ef848
-#   text hash     74827fde11f88217
+#   content hash  53aa223c8b7cac60
+#   text hash     156f5876d0bcb68b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  85a94d03537ef848
-#   text hash     c04db4b4c83ea43e
+#   content hash  53aa223c8b7cac60
+#   text hash     49816547a341d84c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

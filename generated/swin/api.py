@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  71b700dd6748ffcb
-#   text hash     626bb1823da6e7b1
+#   content hash  bc7f23e9758832f7
+#   text hash     3357a47cbeeca4e7
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

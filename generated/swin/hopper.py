@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  71b700dd6748ffcb
-#   text hash     0ac2f468e36989e3
+#   content hash  bc7f23e9758832f7
+#   text hash     b9737b1304e631c8
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

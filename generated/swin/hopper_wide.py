@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  71b700dd6748ffcb
-#   text hash     ae7bcfbd91bf90bf
+#   content hash  bc7f23e9758832f7
+#   text hash     da842b1b90558f34
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  71b700dd6748ffcb
-#   text hash     4ad55bd4817a367e
+#   content hash  bc7f23e9758832f7
+#   text hash     5c845a8e6456a705
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  71b700dd6748ffcb
-#   text hash     e5277bf2dcd4096b
+#   content hash  bc7f23e9758832f7
+#   text hash     b336fa4014869bec
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  71b700dd6748ffcb
-#   text hash     cabcd5e09262927a
+#   content hash  bc7f23e9758832f7
+#   text hash     33cd9e4155aac628
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

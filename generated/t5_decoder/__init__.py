@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  cab312f9bc5bc731
-#   text hash     56b0eff2706a11c0
+#   content hash  51c917e2b7847cd3
+#   text hash     448142e1f68bc211
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  cab312f9bc5bc731
-#   text hash     083139e2bedb9975
+#   content hash  51c917e2b7847cd3
+#   text hash     91a5b3e17146c9d8
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

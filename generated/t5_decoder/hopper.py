@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  cab312f9bc5bc731
-#   text hash     a7ec2b5d16869cb8
+#   content hash  51c917e2b7847cd3
+#   text hash     6c33c71aaa39c138
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

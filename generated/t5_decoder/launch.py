@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  cab312f9bc5bc731
-#   text hash     4b66c66a9fd28034
+#   content hash  51c917e2b7847cd3
+#   text hash     cf94fbc36cf2e259
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

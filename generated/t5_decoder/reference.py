@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  cab312f9bc5bc731
-#   text hash     2b13a6ffb5397c3f
+#   content hash  51c917e2b7847cd3
+#   text hash     d70ebcaf30479865
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

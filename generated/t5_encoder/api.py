@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5d33cfa87350bb77
-#   text hash     1412bf2a7253af5c
+#   content hash  ab3e642f66e14389
+#   text hash     166477f44d001386
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

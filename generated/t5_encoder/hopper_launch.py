@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5d33cfa87350bb77
-#   text hash     8cf04122518a9fa5
+#   content hash  ab3e642f66e14389
+#   text hash     3a0247a216c66126
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

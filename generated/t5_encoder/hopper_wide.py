@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5d33cfa87350bb77
-#   text hash     58b0d0902044766f
+#   content hash  ab3e642f66e14389
+#   text hash     bcd8ef64c78703cb
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

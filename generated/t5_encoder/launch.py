@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5d33cfa87350bb77
-#   text hash     38d7e96f8d16620e
+#   content hash  ab3e642f66e14389
+#   text hash     997576bb24f67085
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

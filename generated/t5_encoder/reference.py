@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5d33cfa87350bb77
-#   text hash     5bb044a773671597
+#   content hash  ab3e642f66e14389
+#   text hash     372c27edf16aa28a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b5c63b2caead3253
-#   text hash     6b7b2eaae264f2fa
+#   content hash  b89a34dfcb846de7
+#   text hash     445095fcf0023371
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b5c63b2caead3253
-#   text hash     7bacbfca20032766
+#   content hash  b89a34dfcb846de7
+#   text hash     e4a81b9c5bb23472
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b5c63b2caead3253
-#   text hash     61115ab21b58f9a9
+#   content hash  b89a34dfcb846de7
+#   text hash     7f8043442e83dc0d
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b5c63b2caead3253
-#   text hash     c773684bd1371b1a
+#   content hash  b89a34dfcb846de7
+#   text hash     7df09802a967e40e
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b5c63b2caead3253
-#   text hash     a49639fe21ef3bb3
+#   content hash  b89a34dfcb846de7
+#   text hash     395db261a487b431
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

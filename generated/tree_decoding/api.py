@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a1280de0e16181f6
-#   text hash     8562c9b1435922b5
+#   content hash  d4ed84758f8777a2
+#   text hash     3d7852c9b41d3214
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

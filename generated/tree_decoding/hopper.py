@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a1280de0e16181f6
-#   text hash     f27e56aa1fd38e34
+#   content hash  d4ed84758f8777a2
+#   text hash     1c42d70b5f0e5f49
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

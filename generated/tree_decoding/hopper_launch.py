@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a1280de0e16181f6
-#   text hash     7cd6cb75e225d4d3
+#   content hash  d4ed84758f8777a2
+#   text hash     bd8785347ddbbce2
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

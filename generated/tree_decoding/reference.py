@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a1280de0e16181f6
-#   text hash     1cd08d13c4094242
+#   content hash  d4ed84758f8777a2
+#   text hash     3991862b39065537
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

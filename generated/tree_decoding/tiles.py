@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a1280de0e16181f6
-#   text hash     c4adff920d70df38
+#   content hash  d4ed84758f8777a2
+#   text hash     6ce57dc531bdf408
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -6,7 +6,9 @@ hides all keys behind a query is told from other conditions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import dataclasses
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 
 from ..expressions.linear_forms import linear, variable
 from ..expressions.tree import COMPARISONS, Node
@@ -47,3 +49,28 @@ def hides_late_keys(keep: Node) -> bool:
     low, high = map(linear, keep.args if keep.op in ("<", "<=") else reversed(keep.args))
     ahead = low - high - (linear(variable("k")) - linear(variable("q")))
     return not ahead.terms and ahead.constant >= (0 if "=" in keep.op else -1)
+
+
+def shows_itself(keep: Node, least: Mapping[str, float] = MappingProxyType({})) -> bool:
+    """True if a condition is certain to show each query the key at its own position.
+
+    `least` tells the least values of numbers that it reads.
+    """
+    if keep.op in ("and", "or"):
+        return (all if keep.op == "and" else any)(shows_itself(arg, least) for arg in keep.args)
+    if keep.op not in ("<", "<=", ">", ">=", "==") or any(arg.type != "int" for arg in keep.args):
+        return False
+    left, right = map(linear, map(_at_itself, keep.args if keep.op in ("<", "<=") else reversed(keep.args)))
+    above = right - left  # a sum of numbers
+    numbers = [(str(atom.value), factor) for atom, factor in above.terms if atom.op in ("option", "input")]
+    if len(numbers) < len(above.terms) or any(factor < 0 or name not in least for name, factor in numbers):
+        return False
+    lowest = above.constant + sum(factor * least[name] for name, factor in numbers)
+    return lowest >= (0 if "=" in keep.op else 1) and (keep.op != "==" or not (above.terms or above.constant))
+
+
+def _at_itself(node: Node) -> Node:
+    """The expression where a query meets the key at its own position."""
+    if node == Node("var", (), "k", "int"):
+        return Node("var", (), "q", "int")
+    return dataclasses.replace(node, args=tuple(map(_at_itself, node.args)))

@@ -14,10 +14,10 @@ from collections.abc import Collection, Iterator
 
 from ..expressions import calculus
 from ..expressions.inputs import Input
-from ..expressions.linear_forms import linear, number
+from ..expressions.linear_forms import number
 from ..expressions.tree import SCORE, Node
 from ..language.spec import MaskTerm, ScoreTerm, Spec
-from .conditions import hides_late_keys
+from .conditions import hides_late_keys, shows_itself
 
 REST, BEGIN, END = 1, 2, 3
 # exp(-4096) is 0 in every type, and 4096 times float32's precision is little
@@ -79,7 +79,7 @@ def largest_reset(spec: Spec, given: Input) -> float:
     """
     reads = [Node("input", (place,), given.name, given.dtype) for place in (_Q, _K)]
     below = [term for term in spec.scores if given.name in {n.value for n in term.score.walk()}]
-    if len(below) != 1 or not _causal(spec) or not _sees_itself(spec):
+    if len(below) != 1 or not _causal(spec) or not all(shows_itself(mask.keep) for mask in spec.masks):
         return -math.inf
     # what else is added may make up for the value
     if given.maximum is None or given.maximum > 0 or not all(_of_these(s.score, [SCORE, *reads]) for s in spec.scores):
@@ -101,28 +101,6 @@ def _slope(node: Node, leaf: Node) -> float | None:
     slope = calculus.simplify(calculus.derivative(node, leaf))
     sign, slope = (-1, slope.args[0]) if slope.op == "neg" else (1, slope)
     return sign * slope.value if slope.op == "num" and isinstance(slope.value, int | float) else None
-
-
-def _sees_itself(spec: Spec) -> bool:
-    """True if the masks are certain to show each query the key at its own position."""
-    return all(_holds(_at_itself(mask.keep)) for mask in spec.masks)
-
-
-def _at_itself(node: Node) -> Node:
-    return _Q if node == _K else dataclasses.replace(node, args=tuple(map(_at_itself, node.args)))
-
-
-def _holds(node: Node) -> bool:
-    if node.op in ("and", "or"):
-        return (all if node.op == "and" else any)(map(_holds, node.args))
-    if node.op not in ("<", "<=", ">", ">=", "==") or any(arg.type != "int" for arg in node.args):
-        return False
-    left, right = map(linear, node.args)
-    apart = left - right
-    if apart.terms:
-        return False
-    low, high = {"<": (None, -1), "<=": (None, 0), ">": (1, None), ">=": (0, None), "==": (0, 0)}[node.op]
-    return (low is None or apart.constant >= low) and (high is None or apart.constant <= high)
 
 
 def _causal(spec: Spec) -> bool:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c9d3e98a84956022
-#   text hash     634c9affef1da299
+#   content hash  5aa1bcf28f6cc4e2
+#   text hash     44f9f6364ab79b35
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

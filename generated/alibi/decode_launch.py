@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c9d3e98a84956022
-#   text hash     a2441176c55a3d39
+#   content hash  5aa1bcf28f6cc4e2
+#   text hash     9b0e41810410440d
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

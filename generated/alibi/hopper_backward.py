@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c9d3e98a84956022
-#   text hash     431b45b127f839ec
+#   content hash  5aa1bcf28f6cc4e2
+#   text hash     42aec20aac62c876
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

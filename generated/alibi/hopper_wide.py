@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c9d3e98a84956022
-#   text hash     c30e5269c9f863e7
+#   content hash  5aa1bcf28f6cc4e2
+#   text hash     2c88391405d9fdba
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

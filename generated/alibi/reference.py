@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c9d3e98a84956022
-#   text hash     eaa42e8f8647da15
+#   content hash  5aa1bcf28f6cc4e2
+#   text hash     4fd5b23bb56ca9fc
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  819090929c46aa64
-#   text hash     8a786e5160a007af
+#   content hash  32fa03120e9434fc
+#   text hash     1f477387fd37ea12
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  819090929c46aa64
-#   text hash     3528d84c8e532204
+#   content hash  32fa03120e9434fc
+#   text hash     b8bd9b231352ebc7
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  819090929c46aa64
-#   text hash     83ceebb306a51762
+#   content hash  32fa03120e9434fc
+#   text hash     bf598bc4c4b0e31c
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

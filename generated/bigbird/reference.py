@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  819090929c46aa64
-#   text hash     7966a1823504319a
+#   content hash  32fa03120e9434fc
+#   text hash     b9eab5473e7166c6
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

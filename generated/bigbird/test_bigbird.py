@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  819090929c46aa64
-#   text hash     3c6fc5b8482a6958
+#   content hash  32fa03120e9434fc
+#   text hash     cb25d244d3073f57
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

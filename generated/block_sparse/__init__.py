@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5d24fd70dd30bd11
-#   text hash     d3215342f4a08f03
+#   content hash  a2c592d6d8ad77d0
+#   text hash     68e0e395e276f007
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5d24fd70dd30bd11
-#   text hash     1c49d7ef46994402
+#   content hash  a2c592d6d8ad77d0
+#   text hash     49f29ca8d7898962
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5d24fd70dd30bd11
-#   text hash     1952365cf9d01ce7
+#   content hash  a2c592d6d8ad77d0
+#   text hash     70f6829e51b15c1f
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

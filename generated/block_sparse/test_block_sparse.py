@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5d24fd70dd30bd11
-#   text hash     d6ef9c9384c249cc
+#   content hash  a2c592d6d8ad77d0
+#   text hash     0bae1de0f8c9be58
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

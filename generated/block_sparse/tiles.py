@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5d24fd70dd30bd11
-#   text hash     3a665532e22828f4
+#   content hash  a2c592d6d8ad77d0
+#   text hash     bb450e0cb3151caf
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

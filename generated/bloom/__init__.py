@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9762fe50f5aeb848
-#   text hash     58955cb0b0efa7c6
+#   content hash  71eb3653eee35a53
+#   text hash     ebbcaa4356b151a1
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

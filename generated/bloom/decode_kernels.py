@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9762fe50f5aeb848
-#   text hash     34d85f36e9cafad2
+#   content hash  71eb3653eee35a53
+#   text hash     d870aa9903a75c68
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9762fe50f5aeb848
-#   text hash     180f158dd6a57dc3
+#   content hash  71eb3653eee35a53
+#   text hash     23304bc752d485c2
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9762fe50f5aeb848
-#   text hash     e0adf06cae5eaa24
+#   content hash  71eb3653eee35a53
+#   text hash     274501d188165abc
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9762fe50f5aeb848
-#   text hash     d45f45415956a21e
+#   content hash  71eb3653eee35a53
+#   text hash     bfd988473d731e3c
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

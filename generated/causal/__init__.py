@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  061697522f44b28f
-#   text hash     d3b0074478ac1a26
+#   content hash  545aae18628df601
+#   text hash     3cfce1466c3fe56b
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

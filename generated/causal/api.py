@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  061697522f44b28f
-#   text hash     83bc18d04d8211ca
+#   content hash  545aae18628df601
+#   text hash     12db1d9c3b431366
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

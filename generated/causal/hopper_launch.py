@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  061697522f44b28f
-#   text hash     ed9fcb3b8da5b4db
+#   content hash  545aae18628df601
+#   text hash     cbf96744006654a0
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  061697522f44b28f
-#   text hash     d62776594bf3c662
+#   content hash  545aae18628df601
+#   text hash     0e3a448745927007
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  061697522f44b28f
-#   text hash     1f7c479738766dcf
+#   content hash  545aae18628df601
+#   text hash     b45a3ee7e8ec5f2a
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

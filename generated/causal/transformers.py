@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  061697522f44b28f
-#   text hash     76f77931853d4784
+#   content hash  545aae18628df601
+#   text hash     bc68704f989ab9a6
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

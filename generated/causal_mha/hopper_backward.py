@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cf37d973a5e50ead
-#   text hash     a97a2fd00c737618
+#   content hash  981967aef7d25a2c
+#   text hash     cb08695ae885c342
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cf37d973a5e50ead
-#   text hash     7405e2dd2c645f45
+#   content hash  981967aef7d25a2c
+#   text hash     de5ec7f9fdec75f4
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

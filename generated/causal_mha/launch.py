@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cf37d973a5e50ead
-#   text hash     b325e4afa0f1eff2
+#   content hash  981967aef7d25a2c
+#   text hash     7272dede004c2fcc
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cf37d973a5e50ead
-#   text hash     fd0f96513b23096d
+#   content hash  981967aef7d25a2c
+#   text hash     c57e7bd06d71fbb0
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cf37d973a5e50ead
-#   text hash     08e451504539df75
+#   content hash  981967aef7d25a2c
+#   text hash     4fa5d44b20ed9206
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  54e337bd7b5f3e4a
-#   text hash     13cf779e2fccafc8
+#   content hash  1e76b08561162f94
+#   text hash     4789f0b16f938d94
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  54e337bd7b5f3e4a
-#   text hash     cd99f4b2b7448a5a
+#   content hash  1e76b08561162f94
+#   text hash     954c5aae8807485b
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  54e337bd7b5f3e4a
-#   text hash     b8f3fa505cf0fa9c
+#   content hash  1e76b08561162f94
+#   text hash     daf2372571f38bf4
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

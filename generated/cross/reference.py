@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  54e337bd7b5f3e4a
-#   text hash     ccf8531cb6ad26eb
+#   content hash  1e76b08561162f94
+#   text hash     421bb9a8eee8c03d
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

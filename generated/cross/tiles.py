@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  54e337bd7b5f3e4a
-#   text hash     9a84bd6bff46e220
+#   content hash  1e76b08561162f94
+#   text hash     b3ede5dd214dd345
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  54e337bd7b5f3e4a
-#   text hash     13238094be012ce0
+#   content hash  1e76b08561162f94
+#   text hash     ddfd5d68fec9bf9b
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a90dc21b08677152
-#   text hash     b29d7326216edb5b
+#   content hash  1002963b1f1e6564
+#   text hash     9bfa273b74043b58
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

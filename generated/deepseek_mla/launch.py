@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a90dc21b08677152
-#   text hash     068b180ff99ed3d8
+#   content hash  1002963b1f1e6564
+#   text hash     95c2baf79127de08
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a90dc21b08677152
-#   text hash     3d51d09e556ff9a7
+#   content hash  1002963b1f1e6564
+#   text hash     8adffe77c8efdf60
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

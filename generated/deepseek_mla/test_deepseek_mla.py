@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a90dc21b08677152
-#   text hash     5ae696ad867194d5
+#   content hash  1002963b1f1e6564
+#   text hash     38e49dcda379a1c7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

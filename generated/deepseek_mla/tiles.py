@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a90dc21b08677152
-#   text hash     92950bc89e191a51
+#   content hash  1002963b1f1e6564
+#   text hash     4909cad41ae699c1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

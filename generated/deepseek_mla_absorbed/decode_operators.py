@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ae9b42141bd52d37
-#   text hash     5b0234bff052a75d
+#   content hash  098e54e4765210dd
+#   text hash     e6885cb9f84968ea
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ae9b42141bd52d37
-#   text hash     83eb5036649cd0ae
+#   content hash  098e54e4765210dd
+#   text hash     7e0c9de7c3e10124
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ae9b42141bd52d37
-#   text hash     515fbceca16fda05
+#   content hash  098e54e4765210dd
+#   text hash     f83f9eab28cda5ba
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7b5a44af1749f3f5
-#   text hash     d753aa99582bc4cd
+#   content hash  398136bd3fbe2d4f
+#   text hash     6c9ecc6d5144344a
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

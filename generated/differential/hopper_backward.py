@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7b5a44af1749f3f5
-#   text hash     441db5876344132f
+#   content hash  398136bd3fbe2d4f
+#   text hash     42c8b6ecaa0450e0
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7b5a44af1749f3f5
-#   text hash     a270315d14a188e1
+#   content hash  398136bd3fbe2d4f
+#   text hash     02fe3125d474c723
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

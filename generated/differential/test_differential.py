@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7b5a44af1749f3f5
-#   text hash     8ffa1dc4d1dbc96b
+#   content hash  398136bd3fbe2d4f
+#   text hash     025c163ab607c1be
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7b5a44af1749f3f5
-#   text hash     b4920dbc30b8a37a
+#   content hash  398136bd3fbe2d4f
+#   text hash     5717ec22a24e072f
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a79078d6796bbfeb
-#   text hash     effeda5401806c10
+#   content hash  8edab1afe78abd48
+#   text hash     eef82e39b641ce53
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

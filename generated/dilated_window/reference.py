@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a79078d6796bbfeb
-#   text hash     fb1fe2b64591b4b0
+#   content hash  8edab1afe78abd48
+#   text hash     5cf567b6113bbfed
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a79078d6796bbfeb
-#   text hash     f63a23134bf32e8c
+#   content hash  8edab1afe78abd48
+#   text hash     6ca78066edca984a
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a79078d6796bbfeb
-#   text hash     9a007f265c01cb4b
+#   content hash  8edab1afe78abd48
+#   text hash     d9575b3c88350844
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b7bb331617e235af
-#   text hash     5f7fd61698c6d2bf
+#   content hash  497b9fae202ff526
+#   text hash     604933d7daaacf1c
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

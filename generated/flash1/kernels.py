@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b7bb331617e235af
-#   text hash     da1ad1b0e2c54e7d
+#   content hash  497b9fae202ff526
+#   text hash     4b49be920f8476b2
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

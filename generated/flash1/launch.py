@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b7bb331617e235af
-#   text hash     67dd3e959c3c8bca
+#   content hash  497b9fae202ff526
+#   text hash     7a9889a55933481a
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

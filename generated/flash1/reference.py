@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b7bb331617e235af
-#   text hash     c04c7e23fa94a274
+#   content hash  497b9fae202ff526
+#   text hash     af7f889880619e7b
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

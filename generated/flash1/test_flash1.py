@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b7bb331617e235af
-#   text hash     3474c584dac6f35b
+#   content hash  497b9fae202ff526
+#   text hash     8bd5287faf7806bc
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  59549a1443d70707
-#   text hash     b0fe303bba94b15c
+#   content hash  9268bcaac6382da1
+#   text hash     ddeb1a5b3864b125
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

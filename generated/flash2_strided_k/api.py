@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  59549a1443d70707
-#   text hash     b88c5e119c67e20a
+#   content hash  9268bcaac6382da1
+#   text hash     a1f7bf31810ec75b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  59549a1443d70707
-#   text hash     871449cc6d8d93b7
+#   content hash  9268bcaac6382da1
+#   text hash     246e0f71cfda5622
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

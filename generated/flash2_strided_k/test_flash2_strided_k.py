@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  59549a1443d70707
-#   text hash     3adc0facafa3a11b
+#   content hash  9268bcaac6382da1
+#   text hash     ea0c217fe1a6a538
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

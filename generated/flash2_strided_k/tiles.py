@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  59549a1443d70707
-#   text hash     3892adcd4c62d149
+#   content hash  9268bcaac6382da1
+#   text hash     357c6fe8a49a1afa
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  bf8814921e413738
-#   text hash     1ef553adb292edf4
+#   content hash  6751daa4684f5dae
+#   text hash     fcacb7d9ee553169
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

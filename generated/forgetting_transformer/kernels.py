@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  bf8814921e413738
-#   text hash     640c308611281bc3
+#   content hash  6751daa4684f5dae
+#   text hash     4aac4739b69d166c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  bf8814921e413738
-#   text hash     98635911106b5c5a
+#   content hash  6751daa4684f5dae
+#   text hash     d2140fb7d7a61105
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

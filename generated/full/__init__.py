@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a2f42265af088d43
-#   text hash     20c1f768211aa2ff
+#   content hash  924c7ddffee0e16b
+#   text hash     3bef401a3c28fd71
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

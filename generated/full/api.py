@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a2f42265af088d43
-#   text hash     a0d57b76ca58d261
+#   content hash  924c7ddffee0e16b
+#   text hash     23bb8366cb0ee44b
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

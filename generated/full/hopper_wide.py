@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a2f42265af088d43
-#   text hash     08262334a3431586
+#   content hash  924c7ddffee0e16b
+#   text hash     c2d101d1c0eeea8d
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a2f42265af088d43
-#   text hash     895809e8523df9c8
+#   content hash  924c7ddffee0e16b
+#   text hash     3a8d6548508d5b72
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a2f42265af088d43
-#   text hash     d39499963a728581
+#   content hash  924c7ddffee0e16b
+#   text hash     e3cb2f7ee4cf16fd
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a2f42265af088d43
-#   text hash     fd234a1791a2ee63
+#   content hash  924c7ddffee0e16b
+#   text hash     b24a8a95dc460d3c
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

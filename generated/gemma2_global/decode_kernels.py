@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  918da188e4f33652
-#   text hash     513727a03a8a4ffe
+#   content hash  e600c21c64bd6d2a
+#   text hash     70d402d9dec5d7df
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  918da188e4f33652
-#   text hash     85b28ae281db799c
+#   content hash  e600c21c64bd6d2a
+#   text hash     0bbc4b9327b9accc
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

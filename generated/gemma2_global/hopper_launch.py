@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  918da188e4f33652
-#   text hash     220bb824f449dad6
+#   content hash  e600c21c64bd6d2a
+#   text hash     29e6d670a3f73f76
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  918da188e4f33652
-#   text hash     366931861dd6ba83
+#   content hash  e600c21c64bd6d2a
+#   text hash     76683b1e3b94c022
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  918da188e4f33652
-#   text hash     559cf8e47b8504ed
+#   content hash  e600c21c64bd6d2a
+#   text hash     60f866acd35f4704
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6d9712942e81bb7b
-#   text hash     beca366ac9fca3b3
+#   content hash  4e9565179722a6ac
+#   text hash     cc47a27ce5271ce5
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

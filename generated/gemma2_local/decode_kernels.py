@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6d9712942e81bb7b
-#   text hash     62273793891bb7b4
+#   content hash  4e9565179722a6ac
+#   text hash     396e338404326cd9
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

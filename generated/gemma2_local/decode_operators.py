@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6d9712942e81bb7b
-#   text hash     a185326e03c72c4f
+#   content hash  4e9565179722a6ac
+#   text hash     dae7557363e0e8b9
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6d9712942e81bb7b
-#   text hash     5ffc7bb4d8fb9e45
+#   content hash  4e9565179722a6ac
+#   text hash     3dbc62eec1a3ea0c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6d9712942e81bb7b
-#   text hash     80f8cd7cdaf89ac6
+#   content hash  4e9565179722a6ac
+#   text hash     8c3d99e1d562c30a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

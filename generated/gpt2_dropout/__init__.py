@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f3c6e2e5e123cc44
-#   text hash     35b9656802321459
+#   content hash  ede4879e885819ec
+#   text hash     628e70e23e09a88d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

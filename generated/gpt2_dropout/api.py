@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f3c6e2e5e123cc44
-#   text hash     ad66b49074deef61
+#   content hash  ede4879e885819ec
+#   text hash     264bf8dc232b0ae6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f3c6e2e5e123cc44
-#   text hash     03c935729071d4e1
+#   content hash  ede4879e885819ec
+#   text hash     11f092a01e7e51f3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

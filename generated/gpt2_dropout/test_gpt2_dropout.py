@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f3c6e2e5e123cc44
-#   text hash     979c2ceb9d3d4a70
+#   content hash  ede4879e885819ec
+#   text hash     181520bff5e446f0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f3c6e2e5e123cc44
-#   text hash     3b9a8c126b6248e3
+#   content hash  ede4879e885819ec
+#   text hash     cef48ea7378d8499
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c1c652e6da5d423a
-#   text hash     2c42b020f1530ad4
+#   content hash  5732f5ea9e83d5f3
+#   text hash     20abf502ec5ba7e1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c1c652e6da5d423a
-#   text hash     c19d0d044d5e85bd
+#   content hash  5732f5ea9e83d5f3
+#   text hash     693b5fe8bcca3ce0
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

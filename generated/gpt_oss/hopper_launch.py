@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c1c652e6da5d423a
-#   text hash     f75f3fa793e05d2c
+#   content hash  5732f5ea9e83d5f3
+#   text hash     e71e9d7575db5468
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c1c652e6da5d423a
-#   text hash     0e390da4d946b618
+#   content hash  5732f5ea9e83d5f3
+#   text hash     edf4b0be9569cba4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c1c652e6da5d423a
-#   text hash     4a645ec926053b15
+#   content hash  5732f5ea9e83d5f3
+#   text hash     7318c3f453b278a0
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9fab23c97adafa62
-#   text hash     fe1ab498ffa4c061
+#   content hash  a203f22428ecb917
+#   text hash     79539a2be33dd306
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

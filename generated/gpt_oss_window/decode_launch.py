@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9fab23c97adafa62
-#   text hash     c8249cb05a8f8cab
+#   content hash  a203f22428ecb917
+#   text hash     2b892bd0cb1a7859
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

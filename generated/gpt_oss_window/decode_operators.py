@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9fab23c97adafa62
-#   text hash     ecf4a1cd321a0684
+#   content hash  a203f22428ecb917
+#   text hash     d50ee4e0e3dca877
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

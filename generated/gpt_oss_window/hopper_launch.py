@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9fab23c97adafa62
-#   text hash     2222043c99835ee8
+#   content hash  a203f22428ecb917
+#   text hash     fdfe778fc57196d6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

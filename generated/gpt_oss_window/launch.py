@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9fab23c97adafa62
-#   text hash     208c9502c5a3cbb7
+#   content hash  a203f22428ecb917
+#   text hash     d0e6d2fb73c032ac
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  47a210583d3447c8
-#   text hash     fd5465637e2fb631
+#   content hash  925f394dc02a03a7
+#   text hash     7915907ae3cb6146
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  47a210583d3447c8
-#   text hash     c674ab8333ec3e1e
+#   content hash  925f394dc02a03a7
+#   text hash     dd3b47e33f3f5094
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

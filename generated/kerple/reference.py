@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  47a210583d3447c8
-#   text hash     d044e8f50159468f
+#   content hash  925f394dc02a03a7
+#   text hash     a8eb503ae74f6e46
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  47a210583d3447c8
-#   text hash     25e3fafe0102af8f
+#   content hash  925f394dc02a03a7
+#   text hash     0327e6e7995d3e76
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

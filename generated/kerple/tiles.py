@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  47a210583d3447c8
-#   text hash     ff5d848a283c4165
+#   content hash  925f394dc02a03a7
+#   text hash     fa22b58ec4ad69a6
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  864ecec5857eba43
-#   text hash     181980dd395aeb49
+#   content hash  d0462af69c178a48
+#   text hash     f7e972b462c3b930
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

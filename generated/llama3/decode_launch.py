@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  864ecec5857eba43
-#   text hash     939900425e240950
+#   content hash  d0462af69c178a48
+#   text hash     c9f4dda3a5ab2523
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  864ecec5857eba43
-#   text hash     b14549115422d068
+#   content hash  d0462af69c178a48
+#   text hash     0c15dabaf3709364
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -16,6 +16,9 @@ workers of four warps take 64 of the queries each, side by side:
 
 A stage is ready once all its bytes have come, and free once every worker is done with it; a barrier counts each.
 Tiles of keys are visited from the last to the first: mixed ones, then full ones.
+With bfloat16 a row's weights are measured from the largest score of the first tile that shows it a key: full tiles need
+no search for larger ones. If a row's weights add up to more than 2**64 of that one, its LSE becomes NaN, and the
+program goes through all its tiles once more; such rows then follow their largest score.
 
 Layouts
     SCORES     [64, BLOCK_N] in registers, as a product leaves them; a quad of threads holds a row
@@ -49,8 +52,17 @@ Symbols
     before             the stage of the tile before
     turns              a barrier for each of three workers: it is its turn to issue products
     packed             the weights of the tile before, two in each int32
-    OVERLAPPED         whether the product of the values before runs on while the largest scores are found
+    OVERLAPPED         whether the product of the values before runs on while scores are weighed
     rest               tiles before it are still to come
+    grows              whether m follows a row's largest score: with float16 always, else if it has outgrown its first
+                       keys
+    STEADY             whether m stays what it is for all rows of a tile
+    outgrown           whether a row's weights add up to too much of what they are measured from
+    asks, asked        1 where a row asks for a second pass; whether one of a worker does, for each worker
+    asked_ready        a barrier that all workers have told
+    AGAIN              whether this is the second pass through the program's tiles
+    counts             how many tiles there were before a pass, or are after it
+    first_lse          what the first pass left in the place of the LSE
     entries_ptr        always None: other calls take the portable kernels, with which this one shares its launch
 """
 
@@ -86,6 +98,24 @@ def add_digits(place, step, order):
     early = place[1] + step[1] + carry
     further = (early >= of_group).to(tl.int32)
     return place[0] + step[0] + further, early - further * of_group, head - carry * group
+
+
+@gluon.jit
+def heard(asked, asked_ready, WORKERS: gl.constexpr):
+    """Whether some worker asks for a second pass, once all have told."""
+    mbarrier.wait(asked_ready, 0)
+    found = 0
+    for i in gl.static_range(WORKERS):
+        found |= tl.max(asked.index(i).load(gl.BlockedLayout([1], [32], [gl.num_warps()], [0])), 0)
+    return found > 0
+
+
+@gluon.jit
+def ask(asked, asked_ready, asks, WORKERS: gl.constexpr, WORKER: gl.constexpr):
+    """Tell whether some row of this worker asks for one, and hear the others."""
+    asked.index(WORKER).store(gl.full([1], tl.max(asks, 0), gl.int32, gl.BlockedLayout([1], [32], [4], [0])))
+    mbarrier.arrive(asked_ready, count=1)
+    return heard(asked, asked_ready, WORKERS)
 
 
 @gluon.jit
@@ -141,31 +171,32 @@ def apart(x):
     return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], gl.int32, True, 1)
 
 
-@gluon.jit
-def in_order(m):
-    """The largest scores m, found before what follows begins: the assembler moves a wait up past all but a branch.
-
-    That branch is never taken: no arithmetic gives the NaN that it asks for.
-    """
-    return gl.inline_asm_elementwise(
-        """{
-            .reg .pred p, any;
-            setp.eq.s32 p, $2, 0x7fc12345;
-            setp.eq.or.s32 p, $3, 0x7fc12345, p;
-        again:
-            vote.sync.any.pred any, p, 0xffffffff;
-            @any bra.uni again;
-            mov.b32 $0, $2;
-            mov.b32 $1, $3;
-        }""",
-        "=&r,=&r,r,r", [m], gl.float32, False, 2
-    )  # fmt: skip
+@triton.constexpr_function
+def operands(result, results, inputs, given="f"):
+    """The constraints of PTX that has so many results and inputs, floats or words: `=&` where a result is written early."""
+    return ",".join([result] * results + [given] * inputs)
 
 
 @triton.constexpr_function
-def operands(result, results, inputs):
-    """The constraints of PTX that has so many results and inputs, all of them floats: `=&f` where one is written early."""
-    return ",".join([result] * results + ["f"] * inputs)
+def watching(count):
+    """PTX that goes on once `count` values of a thread are there; its branch is never taken: no arithmetic gives that NaN."""
+    found = [f"setp.eq{'.or' * (i > 0)}.s32 p, ${count + i}, 0x7fc12345{', p' * (i > 0)};" for i in range(count)]
+    lines = [
+        "{",
+        ".reg .pred p, any;",
+        *found,
+        "again:",
+        "vote.sync.any.pred any, p, 0xffffffff;",
+        "@any bra.uni again;",
+    ]
+    return "\n".join([*lines, *(f"mov.b32 ${i}, ${count + i};" for i in range(count)), "}"])
+
+
+@gluon.jit
+def in_order(x, COUNT: gl.constexpr):
+    """Values x, COUNT in each thread, found before what follows begins: the assembler moves a wait up past all but a branch."""
+    constraints: gl.constexpr = operands("=&r", COUNT, COUNT, "r")
+    return gl.inline_asm_elementwise(watching(COUNT), constraints, [x], gl.float32, False, COUNT)
 
 
 @triton.constexpr_function
@@ -205,7 +236,7 @@ def store_rows(ptr, stride, x, first, count, WIDTH: gl.constexpr):
 
 @gluon.jit
 def weigh(
-    m, l, score, k_start, terms, BLOCK_N: tl.constexpr, OVERLAPPED: tl.constexpr, mixed
+    m, grows, l, score, k_start, terms, BLOCK_N: tl.constexpr, OVERLAPPED: tl.constexpr, mixed
 ):  # fmt: skip
     """Weights of one tile of keys, and what the running maximum and the partial sums of their rows become by them."""
     scale_log2, q_pos = terms
@@ -217,8 +248,10 @@ def weigh(
         score = tl.where(keep, score, float("-inf"))
     # [64]
     m_new = tl.maximum(m, tl.max(score, 1) * scale_log2)
+    # a row keeps what its first keys gave, unless it has outgrown that
+    m_new = tl.where(grows | (m == float("-inf")), m_new, m)
     if OVERLAPPED:
-        m_new = in_order(m_new)
+        m_new = in_order(m_new, 2)
     # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
     p = tl.exp2(score * scale_log2 - pivot[:, None])  # [64, BLOCK_N]
@@ -229,9 +262,22 @@ def weigh(
 
 
 @gluon.jit
+def weigh_on(
+    m, l, score, terms, OVERLAPPED: tl.constexpr
+):  # fmt: skip
+    """Weights of one tile of keys that all rows see, measured from what those before were, and partial sums with them."""
+    scale_log2, q_pos = terms
+    p = tl.exp2(score * scale_log2 - m[:, None])  # [64, BLOCK_N]
+    l += gl.convert_layout(partial_row_sums(p), l.type.layout, assert_trivial=True)
+    if OVERLAPPED:
+        l = in_order(l, 4)
+    return l, p
+
+
+@gluon.jit
 def attend_first(
-    at, m, l, q_tile, k_start, buffers, terms, STAGES: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr,
-    SCORES: tl.constexpr, OUT: tl.constexpr
+    at, m, grows, l, q_tile, k_start, buffers, terms, STAGES: tl.constexpr, D: tl.constexpr,
+    BLOCK_N: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr
 ):  # fmt: skip
     """Weights of the first tile of keys, which is mixed or may as well be taken for such."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
@@ -241,13 +287,13 @@ def attend_first(
     scoring = score_product(q_tile, matrix(k_buffer, stage), below, D, ADDS=False)
     score = warpgroup_mma_wait(0, [scoring])
     mbarrier.arrive(k_free.index(stage), count=1)
-    m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, OVERLAPPED=False, mixed=True)
+    m, l, p, shrink = weigh(m, grows, l, score, k_start, terms, BLOCK_N, OVERLAPPED=False, mixed=True)
     return gl.convert_layout(shrink, gl.SliceLayout(1, OUT)), m, l, pack(p, v_buffer.dtype)
 
 
 @gluon.jit
 def attend(
-    at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES: tl.constexpr, D: tl.constexpr,
+    at, visits, acc, packed, m, grows, l, q_tile, k_start, buffers, terms, STAGES: tl.constexpr, D: tl.constexpr,
     BLOCK_N: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr, WEIGHTS: tl.constexpr, WORKERS: tl.constexpr,
     WORKER: tl.constexpr, mixed
 ):  # fmt: skip
@@ -271,16 +317,21 @@ def attend(
     mbarrier.arrive(k_free.index(stage), count=1)
     # the product of the values runs on while the largest scores are found
     OVERLAPPED: gl.constexpr = acc.shape[1] >= 256
-    m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, OVERLAPPED, mixed=mixed)
+    STEADY: gl.constexpr = not mixed and v_buffer.dtype == gl.bfloat16
+    if STEADY:
+        l, p = weigh_on(m, l, score, terms, OVERLAPPED=acc.shape[1] >= 128)
+    else:
+        m, l, p, shrink = weigh(m, grows, l, score, k_start, terms, BLOCK_N, OVERLAPPED, mixed=mixed)
     acc = warpgroup_mma_wait(0, [adding])
     # the product read the registers of the weights before until here
     packed = pack(p, v_buffer.dtype)
     mbarrier.arrive(v_free.index(before), count=1)
-    shrink = gl.convert_layout(shrink, gl.SliceLayout(1, OUT))
-    if OVERLAPPED:
-        acc = shrunk(acc, shrink)
-    else:
-        acc = acc * shrink[:, None]
+    if not STEADY:
+        shrink = gl.convert_layout(shrink, gl.SliceLayout(1, OUT))
+        if OVERLAPPED:
+            acc = shrunk(acc, shrink)
+        else:
+            acc = acc * shrink[:, None]
     return acc, m, l, packed
 
 
@@ -297,15 +348,15 @@ def add_last(at, acc, packed, buffers, STAGES: gl.constexpr, WEIGHTS: gl.constex
 
 
 @gluon.jit
-def work(
-    arguments, order, queries, buffers, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-    Q_STAGES: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, WORKERS: tl.constexpr,
-    WORKER: tl.constexpr
+def work_through(
+    counts, arguments, order, queries, buffers, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr, Q_STAGES: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr,
+    WORKERS: tl.constexpr, WORKER: tl.constexpr, AGAIN: tl.constexpr
 ):  # fmt: skip
-    """Store out and the LSE of 64 queries of each tile of this program."""
+    """Store out and the LSE of 64 queries of each tile of this program; rows that outgrow their first keys ask for more."""
     out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale = arguments
     items, tiles, group, per_item = order
-    q_buffer, q_ready, q_free = queries
+    q_buffer, q_ready, q_free, asked, asked_ready = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_DV, 16])
     WEIGHTS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
@@ -313,9 +364,8 @@ def work(
         [[0, 1], [8, 0]], [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]], [], [64, 8]
     )
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
-    at = 0  # tiles of keys so far
-    visits = 0  # ranges of such tiles so far
-    begun = 0  # tiles of queries so far
+    at, visits, begun = counts  # tiles of keys, ranges of such tiles, and tiles of queries so far
+    asks = gl.full([64], 0, gl.int32, gl.SliceLayout(1, SCORES))  # 1 where a row does
     place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
     for _ in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
         for half in tl.range(0, per_item):
@@ -333,6 +383,13 @@ def work(
                 row = q_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
                 q_pos = row + q_begin
                 scale_log2 = scale * LOG2E
+                if AGAIN:
+                    first_lse = tl.load(
+                        lse_ptr + (b.to(tl.int64) * Hq + h) * q_total + q_offset + row, mask=row < q_len, other=0.0
+                    )
+                    grows = first_lse != first_lse
+                else:
+                    grows = row == row if q_buffer.dtype == gl.float16 else row != row
                 # [64, BLOCK_DV]
                 acc = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
                 # [64]
@@ -347,15 +404,20 @@ def work(
                 if last > first:
                     k_start = (last - 1) * BLOCK_N
                     shrink, m, l, packed = attend_first(
-                        at, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT
+                        at, m, grows, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT
                     )  # fmt: skip
                     at += 1
                     visits += 1
+                    full_last = tl.minimum(
+                        full_last, tl.maximum(q_first, 0) // BLOCK_N
+                    )  # the first query's own key is in none of them
+                    if AGAIN:
+                        full_last = first
                     rest = last - 1  # tiles before it are still to come
                     for j in tl.range(full_last, rest):
                         k_start = (full_last + rest - 1 - j) * BLOCK_N
                         acc, m, l, packed = attend(
-                            at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT,
+                            at, visits, acc, packed, m, grows, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT,
                             WEIGHTS, WORKERS, WORKER, mixed=True
                         )  # fmt: skip
                         at += 1
@@ -363,7 +425,7 @@ def work(
                     for j in tl.range(full_first, rest):
                         k_start = (full_first + rest - 1 - j) * BLOCK_N
                         acc, m, l, packed = attend(
-                            at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT,
+                            at, visits, acc, packed, m, grows, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT,
                             WEIGHTS, WORKERS, WORKER, mixed=False
                         )  # fmt: skip
                         at += 1
@@ -383,8 +445,33 @@ def work(
                 begun += 1
                 # [64]
                 lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
+                # NaN, too, is not known to be small
+                outgrown = (row < q_len) & ~grows & ~(l <= 2.0**64)
+                lse = tl.where(outgrown, float("nan"), lse)
+                asks = asks | outgrown.to(gl.int32)
                 tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_total + q_offset + row, lse, mask=row < q_len)
         place = add_digits(place, step, order)
+    return (at, visits, begun), asks
+
+
+@gluon.jit
+def work(
+    arguments, order, queries, buffers, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    Q_STAGES: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, WORKERS: tl.constexpr,
+    WORKER: tl.constexpr
+):  # fmt: skip
+    """Store out and the LSE of 64 queries of each tile of this program."""
+    q_buffer, q_ready, q_free, asked, asked_ready = queries
+    counts, asks = work_through(
+        (0, 0, 0), arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS,
+        WORKER, AGAIN=False
+    )  # fmt: skip
+    if q_buffer.dtype == gl.bfloat16:
+        if ask(asked, asked_ready, asks, WORKERS, WORKER):
+            work_through(
+                counts, arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV,
+                WORKERS, WORKER, AGAIN=True
+            )  # fmt: skip
 
 
 @gluon.jit
@@ -404,16 +491,16 @@ def load_keys(
 
 
 @gluon.jit
-def load_tiles(
-    lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    STAGES: tl.constexpr, Q_STAGES: tl.constexpr, GROUP: tl.constexpr, WORKERS: tl.constexpr
+def load_through(
+    counts, lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, GROUP: tl.constexpr,
+    WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
     entries_ptr, q_total, k_total, Hq = lengths
     items, tiles, group, per_item = order
-    q_buffer, q_ready, q_free = queries
-    at = 0  # tiles of keys so far
-    begun = 0  # tiles of queries so far
+    q_buffer, q_ready, q_free, asked, asked_ready = queries
+    at, begun = counts  # tiles of keys, and tiles of queries so far
     place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
     for _ in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
         for half in tl.range(0, per_item):
@@ -443,6 +530,26 @@ def load_tiles(
                     )  # fmt: skip
                     at += 1
         place = add_digits(place, step, order)
+    return at, begun
+
+
+@gluon.jit
+def load_tiles(
+    lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr, Q_STAGES: tl.constexpr, GROUP: tl.constexpr, WORKERS: tl.constexpr
+):  # fmt: skip
+    """Copy all tiles, and again if a worker asks for a second pass."""
+    q_buffer, q_ready, q_free, asked, asked_ready = queries
+    counts = load_through(
+        (0, 0), lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP,
+        WORKERS
+    )  # fmt: skip
+    if q_buffer.dtype == gl.bfloat16:
+        if heard(asked, asked_ready, WORKERS):
+            load_through(
+                counts, lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M, BLOCK_N, STAGES, Q_STAGES,
+                GROUP, WORKERS
+            )  # fmt: skip
 
 
 @gluon.jit
@@ -466,7 +573,9 @@ def forward(
     q_buffer = gl.allocate_shared_memory(q_desc.dtype, [Q_STAGES * WORKERS, 1, 1, 64, BLOCK_D], q_desc.layout)
     k_buffer = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_D], k_desc.layout)
     v_buffer = gl.allocate_shared_memory(v_desc.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_DV], v_desc.layout)
-    queries = (q_buffer, barriers(Q_STAGES, 1), barriers(Q_STAGES, WORKERS))
+    asked = gl.allocate_shared_memory(gl.int32, [4, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    asked_ready = barriers(1, WORKERS).index(0)
+    queries = (q_buffer, barriers(Q_STAGES, 1), barriers(Q_STAGES, WORKERS), asked, asked_ready)
     buffers = (
         k_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS),
         v_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS), barriers(WORKERS, 1)

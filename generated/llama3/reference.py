@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  864ecec5857eba43
-#   text hash     b0da3586ccdd9206
+#   content hash  d0462af69c178a48
+#   text hash     5ff595c7d7aae07d
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

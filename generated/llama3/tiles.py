@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  864ecec5857eba43
-#   text hash     b4d31121c77c82c9
+#   content hash  d0462af69c178a48
+#   text hash     16041a48737f4cdd
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

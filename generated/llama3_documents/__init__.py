@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  027adae36be8d169
-#   text hash     eeb3dc485eb939b3
+#   content hash  062b12398196dde9
+#   text hash     d3532d0fd3038561
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

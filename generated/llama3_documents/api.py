@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  027adae36be8d169
-#   text hash     2c16f1a234e7a1af
+#   content hash  062b12398196dde9
+#   text hash     7e5ad2f5075f0976
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  027adae36be8d169
-#   text hash     8fe888ba2de03cbf
+#   content hash  062b12398196dde9
+#   text hash     f75b8b934d28d2ed
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  027adae36be8d169
-#   text hash     d5405dfa886cdad9
+#   content hash  062b12398196dde9
+#   text hash     2301be7592874e84
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5e720c592fd74cc3
-#   text hash     0dcd7103e6a854e7
+#   content hash  1aeeb9815d3c5ce6
+#   text hash     595866334fb306ce
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5e720c592fd74cc3
-#   text hash     1993724b6b0d34ee
+#   content hash  1aeeb9815d3c5ce6
+#   text hash     dfb3a02b9c41c92a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

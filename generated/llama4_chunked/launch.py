@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5e720c592fd74cc3
-#   text hash     0ba7be1017918eac
+#   content hash  1aeeb9815d3c5ce6
+#   text hash     75c7fe87542636c3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5e720c592fd74cc3
-#   text hash     1742a01771ce8d75
+#   content hash  1aeeb9815d3c5ce6
+#   text hash     58cd09ef739f3dcc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

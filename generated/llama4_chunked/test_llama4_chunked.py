@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5e720c592fd74cc3
-#   text hash     1ddd58a67811bf01
+#   content hash  1aeeb9815d3c5ce6
+#   text hash     41c12f80c691faa9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1407dc4c769ca46c
-#   text hash     988ed0fff8102b5c
+#   content hash  6f1290adf408c956
+#   text hash     2173ac3307b462cc
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

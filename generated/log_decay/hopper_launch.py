@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1407dc4c769ca46c
-#   text hash     0ba49d13815c7d16
+#   content hash  6f1290adf408c956
+#   text hash     49bedc1890764905
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

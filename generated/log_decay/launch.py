@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1407dc4c769ca46c
-#   text hash     df96c9f40b5397d8
+#   content hash  6f1290adf408c956
+#   text hash     3155c2a72865c405
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

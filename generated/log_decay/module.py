@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1407dc4c769ca46c
-#   text hash     94c245c608d00c6b
+#   content hash  6f1290adf408c956
+#   text hash     fad7d87097a39fb9
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1407dc4c769ca46c
-#   text hash     73a6d4615fd88c6d
+#   content hash  6f1290adf408c956
+#   text hash     1f07afb2d42c06db
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

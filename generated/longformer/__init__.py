@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cb7418b6efd8ff27
-#   text hash     5ac4bf472f7bd8d2
+#   content hash  9070aac76759ec91
+#   text hash     4c4d8ae710d76711
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cb7418b6efd8ff27
-#   text hash     871ed5c3da18d35f
+#   content hash  9070aac76759ec91
+#   text hash     103d8672d7953151
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

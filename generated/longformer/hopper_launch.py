@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cb7418b6efd8ff27
-#   text hash     6cb67594ffbcffe6
+#   content hash  9070aac76759ec91
+#   text hash     f4d6da5c5161eb4c
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cb7418b6efd8ff27
-#   text hash     5791adea941778ce
+#   content hash  9070aac76759ec91
+#   text hash     702b206fad1fc6fa
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cb7418b6efd8ff27
-#   text hash     58e671fb2b2c105d
+#   content hash  9070aac76759ec91
+#   text hash     daa30ddccd2b1b63
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  39fa5f0cd6537dcf
-#   text hash     c01d37b9b16b21f7
+#   content hash  7e41f3c7d4f9d951
+#   text hash     11c4f436e7ca3b28
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  39fa5f0cd6537dcf
-#   text hash     e39c65ddaf0477d9
+#   content hash  7e41f3c7d4f9d951
+#   text hash     4205e773161635b2
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

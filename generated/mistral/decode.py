@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  39fa5f0cd6537dcf
-#   text hash     5e9e48a7987eb5d1
+#   content hash  7e41f3c7d4f9d951
+#   text hash     d31f3fd06e3b87bb
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  39fa5f0cd6537dcf
-#   text hash     316fbbb5881ca350
+#   content hash  7e41f3c7d4f9d951
+#   text hash     8add759da525bb35
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

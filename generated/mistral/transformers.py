@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  39fa5f0cd6537dcf
-#   text hash     429d8d8e6153f694
+#   content hash  7e41f3c7d4f9d951
+#   text hash     a21b871c09cf2358
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

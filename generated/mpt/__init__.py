@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  69e232d59d27c83d
-#   text hash     2558d3cd9e7f7eb6
+#   content hash  f054e1f05509918d
+#   text hash     8992ff1575ad96c6
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

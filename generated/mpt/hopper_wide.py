@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  69e232d59d27c83d
-#   text hash     ac9149938f65adee
+#   content hash  f054e1f05509918d
+#   text hash     d9cdd72dc2920ac9
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

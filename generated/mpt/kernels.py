@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  69e232d59d27c83d
-#   text hash     6ffbabf24be57805
+#   content hash  f054e1f05509918d
+#   text hash     6758319d3b854e36
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

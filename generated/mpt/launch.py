@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  69e232d59d27c83d
-#   text hash     0a000f2c9c3928d7
+#   content hash  f054e1f05509918d
+#   text hash     95f1273c99f5a7ec
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  69e232d59d27c83d
-#   text hash     5ca191bbc7790451
+#   content hash  f054e1f05509918d
+#   text hash     8c05fa6bba228aa7
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0788029911d00c71
-#   text hash     220687f0920b1c05
+#   content hash  1c12c9632a8f3573
+#   text hash     8e7f1741bff8fabf
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

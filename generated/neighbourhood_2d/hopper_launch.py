@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0788029911d00c71
-#   text hash     be7172ea0bb396cd
+#   content hash  1c12c9632a8f3573
+#   text hash     21f1618a48a44960
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0788029911d00c71
-#   text hash     95442a4435621019
+#   content hash  1c12c9632a8f3573
+#   text hash     b564dff88e7ffb2c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

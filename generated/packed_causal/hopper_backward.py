@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  314d94b3487de6cc
-#   text hash     878e2248a8a67f09
+#   content hash  3d09667a39de7da4
+#   text hash     63197e8e32fdc6b6
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  314d94b3487de6cc
-#   text hash     c8151543e6f749af
+#   content hash  3d09667a39de7da4
+#   text hash     2c290b0a73edac91
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

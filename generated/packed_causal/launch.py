@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  314d94b3487de6cc
-#   text hash     88d66c68a8c943be
+#   content hash  3d09667a39de7da4
+#   text hash     7d13f3006d5d896b
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

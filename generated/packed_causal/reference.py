@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  314d94b3487de6cc
-#   text hash     cd351aab780310a4
+#   content hash  3d09667a39de7da4
+#   text hash     2a749668f4820640
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  314d94b3487de6cc
-#   text hash     aa7453fcbae88146
+#   content hash  3d09667a39de7da4
+#   text hash     569b952e644e7f2e
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  acb0ce352d7ac19d
-#   text hash     0418c7311e223dc1
+#   content hash  8cd1590850aa99c7
+#   text hash     57068d3240d774a5
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

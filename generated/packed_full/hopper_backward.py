@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  acb0ce352d7ac19d
-#   text hash     dda01241e2acc807
+#   content hash  8cd1590850aa99c7
+#   text hash     941651833dc16231
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

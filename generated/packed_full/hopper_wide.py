@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  acb0ce352d7ac19d
-#   text hash     2d6541f41416b4a5
+#   content hash  8cd1590850aa99c7
+#   text hash     101bb0e3c6b13691
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  acb0ce352d7ac19d
-#   text hash     6175bccfe0f07762
+#   content hash  8cd1590850aa99c7
+#   text hash     bc7548a5149fed2d
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  acb0ce352d7ac19d
-#   text hash     a47db8e04f53f3ab
+#   content hash  8cd1590850aa99c7
+#   text hash     fb44d411308a5861
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f2ab4d130899a163
-#   text hash     eac585832eba5834
+#   content hash  f2009d4dc4fd5252
+#   text hash     6b3165eb77ded376
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f2ab4d130899a163
-#   text hash     1d149c5a0b383b07
+#   content hash  f2009d4dc4fd5252
+#   text hash     f73e1787eb5f3521
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f2ab4d130899a163
-#   text hash     8e1e2a82f9ff35cf
+#   content hash  f2009d4dc4fd5252
+#   text hash     a9f2cc9e57d23259
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f2ab4d130899a163
-#   text hash     45b2d182fc1ffb18
+#   content hash  f2009d4dc4fd5252
+#   text hash     544358731252cd62
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

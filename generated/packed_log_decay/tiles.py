@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f2ab4d130899a163
-#   text hash     35f0f066d6d96cda
+#   content hash  f2009d4dc4fd5252
+#   text hash     3ce326d672b7899d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  472851cf19139fc2
-#   text hash     c4ebbb9a4ff56e95
+#   content hash  dcce2d4dd04d465e
+#   text hash     d7d48b3a438c292d
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

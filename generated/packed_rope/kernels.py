@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  472851cf19139fc2
-#   text hash     2367d565fcd99416
+#   content hash  dcce2d4dd04d465e
+#   text hash     9032092c39f8bb67
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

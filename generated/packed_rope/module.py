@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  472851cf19139fc2
-#   text hash     f5e09006284f5aa2
+#   content hash  dcce2d4dd04d465e
+#   text hash     dcf97a92fb5ff855
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  472851cf19139fc2
-#   text hash     dd609247f4484eb4
+#   content hash  dcce2d4dd04d465e
+#   text hash     312d07b686d85094
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

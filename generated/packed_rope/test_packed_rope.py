@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  472851cf19139fc2
-#   text hash     8d7ef95f76539527
+#   content hash  dcce2d4dd04d465e
+#   text hash     6fadc5903a749f18
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  340e04fa112c80e8
-#   text hash     b3dd60b4e3874c48
+#   content hash  2045a803c01d3077
+#   text hash     8030f43abd94bac8
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  340e04fa112c80e8
-#   text hash     bd2990a81156abc6
+#   content hash  2045a803c01d3077
+#   text hash     01879b04f2701b5e
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -48,7 +48,7 @@ Symbols
     before             the stage of the tile before
     turns              a barrier for each of three workers: it is its turn to issue products
     packed             the weights of the tile before, two in each int32
-    OVERLAPPED         whether the product of the values before runs on while the largest scores are found
+    OVERLAPPED         whether the product of the values before runs on while scores are weighed
     rest               tiles before it are still to come
     entries_ptr        always None: other calls take the portable kernels, with which this one shares its launch
 """
@@ -127,31 +127,32 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
     return gl.convert_layout(gl.join(even, odd).reshape([packed.shape[0], packed.shape[1] * 2]), WEIGHTS)
 
 
-@gluon.jit
-def in_order(m):
-    """The largest scores m, found before what follows begins: the assembler moves a wait up past all but a branch.
-
-    That branch is never taken: no arithmetic gives the NaN that it asks for.
-    """
-    return gl.inline_asm_elementwise(
-        """{
-            .reg .pred p, any;
-            setp.eq.s32 p, $2, 0x7fc12345;
-            setp.eq.or.s32 p, $3, 0x7fc12345, p;
-        again:
-            vote.sync.any.pred any, p, 0xffffffff;
-            @any bra.uni again;
-            mov.b32 $0, $2;
-            mov.b32 $1, $3;
-        }""",
-        "=&r,=&r,r,r", [m], gl.float32, False, 2
-    )  # fmt: skip
+@triton.constexpr_function
+def operands(result, results, inputs, given="f"):
+    """The constraints of PTX that has so many results and inputs, floats or words: `=&` where a result is written early."""
+    return ",".join([result] * results + [given] * inputs)
 
 
 @triton.constexpr_function
-def operands(result, results, inputs):
-    """The constraints of PTX that has so many results and inputs, all of them floats: `=&f` where one is written early."""
-    return ",".join([result] * results + ["f"] * inputs)
+def watching(count):
+    """PTX that goes on once `count` values of a thread are there; its branch is never taken: no arithmetic gives that NaN."""
+    found = [f"setp.eq{'.or' * (i > 0)}.s32 p, ${count + i}, 0x7fc12345{', p' * (i > 0)};" for i in range(count)]
+    lines = [
+        "{",
+        ".reg .pred p, any;",
+        *found,
+        "again:",
+        "vote.sync.any.pred any, p, 0xffffffff;",
+        "@any bra.uni again;",
+    ]
+    return "\n".join([*lines, *(f"mov.b32 ${i}, ${count + i};" for i in range(count)), "}"])
+
+
+@gluon.jit
+def in_order(x, COUNT: gl.constexpr):
+    """Values x, COUNT in each thread, found before what follows begins: the assembler moves a wait up past all but a branch."""
+    constraints: gl.constexpr = operands("=&r", COUNT, COUNT, "r")
+    return gl.inline_asm_elementwise(watching(COUNT), constraints, [x], gl.float32, False, COUNT)
 
 
 @triton.constexpr_function
@@ -209,7 +210,7 @@ def weigh(
     # [64]
     m_new = tl.maximum(m, tl.max(score, 1) * LOG2E)
     if OVERLAPPED:
-        m_new = in_order(m_new)
+        m_new = in_order(m_new, 2)
     # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
     p = tl.exp2(score * LOG2E - pivot[:, None])  # [64, BLOCK_N]

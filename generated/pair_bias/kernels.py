@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  340e04fa112c80e8
-#   text hash     c3c027d8b3ed36bc
+#   content hash  2045a803c01d3077
+#   text hash     b06852438b77bfc5
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  340e04fa112c80e8
-#   text hash     a1e0f53b22aad366
+#   content hash  2045a803c01d3077
+#   text hash     7a4da69055816a23
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

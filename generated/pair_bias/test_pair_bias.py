@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  340e04fa112c80e8
-#   text hash     c9a1f84a3aec12b7
+#   content hash  2045a803c01d3077
+#   text hash     a26ee0278930e6fb
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6c93064e7747ba93
-#   text hash     9689ab2f2efa9132
+#   content hash  e5b916b44d4bb54b
+#   text hash     85e7cbd2d36c7b32
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6c93064e7747ba93
-#   text hash     ffce14084ad83c8e
+#   content hash  e5b916b44d4bb54b
+#   text hash     500ebecfccdcab29
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6c93064e7747ba93
-#   text hash     a2096c7cf6cf3a67
+#   content hash  e5b916b44d4bb54b
+#   text hash     319f817eca532433
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

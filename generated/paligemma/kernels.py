@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6c93064e7747ba93
-#   text hash     b4317172c9b78bf5
+#   content hash  e5b916b44d4bb54b
+#   text hash     23959e8df6213ca1
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

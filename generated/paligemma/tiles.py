@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6c93064e7747ba93
-#   text hash     2bb63b7afa144920
+#   content hash  e5b916b44d4bb54b
+#   text hash     c2519b6607b074a0
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a8531b6aac3280c3
-#   text hash     ebc9eb20d3130e3d
+#   content hash  9bd3ed988ebf3ec3
+#   text hash     6d0030877d210ac7
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

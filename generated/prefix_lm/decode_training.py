@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a8531b6aac3280c3
-#   text hash     27180e4819bd7e89
+#   content hash  9bd3ed988ebf3ec3
+#   text hash     d3546a052aa3b0b7
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

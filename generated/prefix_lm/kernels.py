@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a8531b6aac3280c3
-#   text hash     1879ef1e3c2b52b3
+#   content hash  9bd3ed988ebf3ec3
+#   text hash     d3dd9ca4f7d0f31f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a8531b6aac3280c3
-#   text hash     4dc3c4ff992d6946
+#   content hash  9bd3ed988ebf3ec3
+#   text hash     1d137fdd9e8d1533
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

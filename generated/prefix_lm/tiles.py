@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a8531b6aac3280c3
-#   text hash     1ca9af330917ea5c
+#   content hash  9bd3ed988ebf3ec3
+#   text hash     4253994bef16f014
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  91985ecee4b84536
-#   text hash     d547a588a50b3ca3
+#   content hash  efd2191b589a1cb8
+#   text hash     4c44222380a05360
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

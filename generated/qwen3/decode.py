@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  91985ecee4b84536
-#   text hash     8576d87efc00382e
+#   content hash  efd2191b589a1cb8
+#   text hash     af879c7a4b5f1dd0
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

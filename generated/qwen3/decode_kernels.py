@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  91985ecee4b84536
-#   text hash     ebc793a690a674b6
+#   content hash  efd2191b589a1cb8
+#   text hash     e0d24fc31d1ecda3
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  91985ecee4b84536
-#   text hash     6b882fc750c98ba8
+#   content hash  efd2191b589a1cb8
+#   text hash     100461716bca4d7e
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  91985ecee4b84536
-#   text hash     abf9e863eb1cb459
+#   content hash  efd2191b589a1cb8
+#   text hash     d82b189711f6e928
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  738928bc348bd615
-#   text hash     7fdd6518b2b2eaee
+#   content hash  3157ec79b34cccc3
+#   text hash     9fc3281219935b8b
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

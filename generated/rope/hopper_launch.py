@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  738928bc348bd615
-#   text hash     d88b13f629bb7e63
+#   content hash  3157ec79b34cccc3
+#   text hash     f87b073104a8a3a7
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  738928bc348bd615
-#   text hash     0e6ee077ceea8cc6
+#   content hash  3157ec79b34cccc3
+#   text hash     d9906aa63e1f03cb
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

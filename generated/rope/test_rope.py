@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  738928bc348bd615
-#   text hash     91a2c373d7246ea8
+#   content hash  3157ec79b34cccc3
+#   text hash     5e3f7002f6d8eba9
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

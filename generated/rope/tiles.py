@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  738928bc348bd615
-#   text hash     e7e7ff48c4384ca1
+#   content hash  3157ec79b34cccc3
+#   text hash     2beb7924082e7bdf
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

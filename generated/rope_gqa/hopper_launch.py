@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  783a974a19db32b0
-#   text hash     12a8805abcc5b338
+#   content hash  2b42147c32347a38
+#   text hash     bff0888b92ff4dc4
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

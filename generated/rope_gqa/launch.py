@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  783a974a19db32b0
-#   text hash     b69243e07c800a26
+#   content hash  2b42147c32347a38
+#   text hash     ee2c16216ca00415
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  783a974a19db32b0
-#   text hash     c82ae209caaf8a30
+#   content hash  2b42147c32347a38
+#   text hash     ac41288d077070fa
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

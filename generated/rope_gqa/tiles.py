@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  783a974a19db32b0
-#   text hash     5d1ed7f5f5b476b0
+#   content hash  2b42147c32347a38
+#   text hash     2493ae929ac9f8a2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f6cc5122f9a1827a
-#   text hash     1184c8197182fe5e
+#   content hash  7aa5012cfc52476b
+#   text hash     d25b9ef319f55765
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

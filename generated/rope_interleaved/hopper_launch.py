@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f6cc5122f9a1827a
-#   text hash     d1a33a3939e1a46a
+#   content hash  7aa5012cfc52476b
+#   text hash     c51feb4d421a2cfa
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f6cc5122f9a1827a
-#   text hash     5a3b261a0f4ff4c4
+#   content hash  7aa5012cfc52476b
+#   text hash     727a0ebf7c729011
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f6cc5122f9a1827a
-#   text hash     b194e24c874c8669
+#   content hash  7aa5012cfc52476b
+#   text hash     0e3f8f8cc2fc37eb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

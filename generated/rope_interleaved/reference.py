@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f6cc5122f9a1827a
-#   text hash     f0eab1db8ae66896
+#   content hash  7aa5012cfc52476b
+#   text hash     5e1b021ba4c2ec16
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

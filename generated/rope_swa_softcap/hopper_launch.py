@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7ff1378059eeee93
-#   text hash     2bd9c3f35475c615
+#   content hash  6148747d15ddd7e6
+#   text hash     8a96e2bcd1663ff6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

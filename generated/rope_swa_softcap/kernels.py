@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7ff1378059eeee93
-#   text hash     29e06b2f1d8b40ae
+#   content hash  6148747d15ddd7e6
+#   text hash     b0abb70085a01d33
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

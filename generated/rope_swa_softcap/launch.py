@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7ff1378059eeee93
-#   text hash     704cae47b01700e6
+#   content hash  6148747d15ddd7e6
+#   text hash     d69c828fe0220529
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

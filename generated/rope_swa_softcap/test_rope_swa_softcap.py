@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7ff1378059eeee93
-#   text hash     22c4f2fd5ae36651
+#   content hash  6148747d15ddd7e6
+#   text hash     f47696c5f1ce2421
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7ff1378059eeee93
-#   text hash     3456862ede6533c5
+#   content hash  6148747d15ddd7e6
+#   text hash     d8abcdbcbffd37dd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

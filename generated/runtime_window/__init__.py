@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  977e098124fa748d
-#   text hash     f63edf93c637d907
+#   content hash  ea5b5d84c87e09bd
+#   text hash     c441075f97aa42fe
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

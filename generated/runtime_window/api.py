@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  977e098124fa748d
-#   text hash     b0f6ab6c8746e79d
+#   content hash  ea5b5d84c87e09bd
+#   text hash     3e1cd0980101d0d2
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

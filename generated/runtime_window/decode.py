@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  977e098124fa748d
-#   text hash     69a9435af66687f5
+#   content hash  ea5b5d84c87e09bd
+#   text hash     891a0782d709dd43
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

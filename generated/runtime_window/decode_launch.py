@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  977e098124fa748d
-#   text hash     012215b667fc8946
+#   content hash  ea5b5d84c87e09bd
+#   text hash     d1fd2227410cdbf8
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

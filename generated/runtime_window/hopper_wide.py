@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  977e098124fa748d
-#   text hash     95d07995aca8e99f
+#   content hash  ea5b5d84c87e09bd
+#   text hash     fa2e5cae4c096535
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

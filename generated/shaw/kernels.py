@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2ca987197abdfcbc
-#   text hash     c8f6c1995a9d997b
+#   content hash  a7b08480ef84fae5
+#   text hash     15de954ba32a13e6
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2ca987197abdfcbc
-#   text hash     60f3369afbc34790
+#   content hash  a7b08480ef84fae5
+#   text hash     3a8312ce5e3b865d
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

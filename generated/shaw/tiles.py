@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2ca987197abdfcbc
-#   text hash     96fd7280d7579090
+#   content hash  a7b08480ef84fae5
+#   text hash     a77a50d0658a0c8b
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4740aef7397cfc1b
-#   text hash     7700c5f9bec0f5ef
+#   content hash  fb7505799d71d55d
+#   text hash     694973546f293a7d
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4740aef7397cfc1b
-#   text hash     f63df99195c65f19
+#   content hash  fb7505799d71d55d
+#   text hash     454f637b7da84bb8
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4740aef7397cfc1b
-#   text hash     6799fc95ae4e97b6
+#   content hash  fb7505799d71d55d
+#   text hash     72133cc757141594
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

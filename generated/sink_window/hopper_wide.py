@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4740aef7397cfc1b
-#   text hash     ecffad86a163c201
+#   content hash  fb7505799d71d55d
+#   text hash     86b14ccd7d5ab79e
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4740aef7397cfc1b
-#   text hash     6fbe425b5cdeabb3
+#   content hash  fb7505799d71d55d
+#   text hash     1cacfce88b4654b3
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

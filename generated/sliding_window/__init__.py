@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  71d5a6448854a007
-#   text hash     b205dda18e0f8535
+#   content hash  03ee35f7be4aee3a
+#   text hash     4e710ae24ee625c0
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  71d5a6448854a007
-#   text hash     0f417fcaf2ade8d5
+#   content hash  03ee35f7be4aee3a
+#   text hash     ed5657e9e3a7e2ac
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

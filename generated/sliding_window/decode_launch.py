@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  71d5a6448854a007
-#   text hash     901495cc2e9b86e8
+#   content hash  03ee35f7be4aee3a
+#   text hash     fb2d58bf36aac11d
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  71d5a6448854a007
-#   text hash     06cdeb8db4fb1d75
+#   content hash  03ee35f7be4aee3a
+#   text hash     26d4e4eb5376992b
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

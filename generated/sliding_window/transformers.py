@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  71d5a6448854a007
-#   text hash     59cb1bcaafdadc54
+#   content hash  03ee35f7be4aee3a
+#   text hash     cf9ab7b7ab175c10
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1ef68291e7abffd8
-#   text hash     83f5ad5edeecc838
+#   content hash  f4a58378ddb3fa4f
+#   text hash     9e66b1c58d33af8f
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1ef68291e7abffd8
-#   text hash     3cca865fdc3c7545
+#   content hash  f4a58378ddb3fa4f
+#   text hash     b15d22bfc32f9029
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

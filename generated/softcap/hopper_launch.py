@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1ef68291e7abffd8
-#   text hash     f1598fd9e310a7c4
+#   content hash  f4a58378ddb3fa4f
+#   text hash     fcd7d0a12d9245c3
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1ef68291e7abffd8
-#   text hash     4073f350be7a0593
+#   content hash  f4a58378ddb3fa4f
+#   text hash     44816163c18b45a0
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

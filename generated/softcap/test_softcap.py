@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1ef68291e7abffd8
-#   text hash     e353a12ab5bff887
+#   content hash  f4a58378ddb3fa4f
+#   text hash     c7adbbf9c58b55da
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

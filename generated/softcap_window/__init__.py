@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  057b42d9960d3342
-#   text hash     b9dd8c4ff20950b4
+#   content hash  99c05a80212d8576
+#   text hash     5aa2edda2d3f0c8e
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

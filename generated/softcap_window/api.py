@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  057b42d9960d3342
-#   text hash     3a688fa1c985f66a
+#   content hash  99c05a80212d8576
+#   text hash     081986e2659268b5
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  057b42d9960d3342
-#   text hash     6db355f87f8d2c3d
+#   content hash  99c05a80212d8576
+#   text hash     c42c668ab56c0745
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

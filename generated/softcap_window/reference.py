@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  057b42d9960d3342
-#   text hash     91b304f112358cea
+#   content hash  99c05a80212d8576
+#   text hash     a6f9d6ab7a0bad6b
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

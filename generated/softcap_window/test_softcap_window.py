@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  057b42d9960d3342
-#   text hash     f624f488604c0b23
+#   content hash  99c05a80212d8576
+#   text hash     27ea7d6e14564d64
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d2fdb72e421a1b82
-#   text hash     be58ca06324447de
+#   content hash  53fe70e041bbf62d
+#   text hash     edb2564360d3a346
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

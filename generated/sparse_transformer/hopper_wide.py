@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d2fdb72e421a1b82
-#   text hash     f079461192861f71
+#   content hash  53fe70e041bbf62d
+#   text hash     458d80baa446a7a5
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

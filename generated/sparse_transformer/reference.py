@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d2fdb72e421a1b82
-#   text hash     5e6a91c3930f8078
+#   content hash  53fe70e041bbf62d
+#   text hash     6246ddb6ba49f8a7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d2fdb72e421a1b82
-#   text hash     b7de5beef368bc65
+#   content hash  53fe70e041bbf62d
+#   text hash     f9ef14d73d58b968
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d2fdb72e421a1b82
-#   text hash     2392d2c92e7373ac
+#   content hash  53fe70e041bbf62d
+#   text hash     e407fd9942e050c0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  53aa223c8b7cac60
-#   text hash     44541cec8424dce3
+#   content hash  cf2a691cb313722d
+#   text hash     ccf3cd7e05c38b4c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

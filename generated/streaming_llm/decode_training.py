@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  53aa223c8b7cac60
-#   text hash     ba1c4c089ba655eb
+#   content hash  cf2a691cb313722d
+#   text hash     7f02653396212f4f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  53aa223c8b7cac60
-#   text hash     a5f2f73ebe1a4fd4
+#   content hash  cf2a691cb313722d
+#   text hash     87e8d86e49dd65d4
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

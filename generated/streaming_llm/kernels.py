@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  53aa223c8b7cac60
-#   text hash     156f5876d0bcb68b
+#   content hash  cf2a691cb313722d
+#   text hash     9daca46cd97b4b60
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  53aa223c8b7cac60
-#   text hash     49816547a341d84c
+#   content hash  cf2a691cb313722d
+#   text hash     34fc9b59c953d4ad
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

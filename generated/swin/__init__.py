@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bc7f23e9758832f7
-#   text hash     08f69c4ac4aa4f61
+#   content hash  3a5da2b179a47362
+#   text hash     3596567da42ef469
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bc7f23e9758832f7
-#   text hash     5c845a8e6456a705
+#   content hash  3a5da2b179a47362
+#   text hash     3aa739cc745cdf27
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bc7f23e9758832f7
-#   text hash     b336fa4014869bec
+#   content hash  3a5da2b179a47362
+#   text hash     ed40f3908d2d224b
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bc7f23e9758832f7
-#   text hash     2b83bc62cee20bb0
+#   content hash  3a5da2b179a47362
+#   text hash     511bdf106a2e52cc
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bc7f23e9758832f7
-#   text hash     33cd9e4155aac628
+#   content hash  3a5da2b179a47362
+#   text hash     aae90d07238d4ec7
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  51c917e2b7847cd3
-#   text hash     91a5b3e17146c9d8
+#   content hash  bbd27e3c948df1c6
+#   text hash     97d796912c0ce2c4
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

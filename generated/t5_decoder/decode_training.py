@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  51c917e2b7847cd3
-#   text hash     ab297a6f7858f3bd
+#   content hash  bbd27e3c948df1c6
+#   text hash     331ec7d6bd8fb692
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

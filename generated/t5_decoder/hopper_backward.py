@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  51c917e2b7847cd3
-#   text hash     d4d2edd26f7dc7f1
+#   content hash  bbd27e3c948df1c6
+#   text hash     5e42470fde23f0d4
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  51c917e2b7847cd3
-#   text hash     0656839f68fe1b86
+#   content hash  bbd27e3c948df1c6
+#   text hash     6ee75486b418d790
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

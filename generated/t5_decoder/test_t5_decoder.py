@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  51c917e2b7847cd3
-#   text hash     0d7477ef865e5662
+#   content hash  bbd27e3c948df1c6
+#   text hash     37200ed38f797d22
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

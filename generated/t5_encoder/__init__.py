@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ab3e642f66e14389
-#   text hash     c5a507f0db27c58c
+#   content hash  008506257cf30dde
+#   text hash     a0e4569c25c9e6ea
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ab3e642f66e14389
-#   text hash     3a0247a216c66126
+#   content hash  008506257cf30dde
+#   text hash     3680bbddf33b340d
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

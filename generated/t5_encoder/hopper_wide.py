@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ab3e642f66e14389
-#   text hash     bcd8ef64c78703cb
+#   content hash  008506257cf30dde
+#   text hash     7c4a908c94587ace
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ab3e642f66e14389
-#   text hash     9067b8a816d31b81
+#   content hash  008506257cf30dde
+#   text hash     7b05b544660384de
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ab3e642f66e14389
-#   text hash     f3c4b53e54829459
+#   content hash  008506257cf30dde
+#   text hash     8f9311beadc0ebb7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

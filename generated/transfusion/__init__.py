@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b89a34dfcb846de7
-#   text hash     17693014a144c84d
+#   content hash  e1f44aac408e14ae
+#   text hash     f4bed7dd67925db2
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b89a34dfcb846de7
-#   text hash     9b52bf7056970144
+#   content hash  e1f44aac408e14ae
+#   text hash     cff0a925f927cf13
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

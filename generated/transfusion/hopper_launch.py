@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b89a34dfcb846de7
-#   text hash     260da3b7a3d7ce19
+#   content hash  e1f44aac408e14ae
+#   text hash     0cbe93de158392da
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

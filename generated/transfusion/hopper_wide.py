@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b89a34dfcb846de7
-#   text hash     94dc663d7a198f31
+#   content hash  e1f44aac408e14ae
+#   text hash     5f5d7aeca57e1016
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

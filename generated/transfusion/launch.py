@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b89a34dfcb846de7
-#   text hash     1b52af781f00709d
+#   content hash  e1f44aac408e14ae
+#   text hash     58b83ef2f576d320
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

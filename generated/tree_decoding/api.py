@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d4ed84758f8777a2
-#   text hash     3d7852c9b41d3214
+#   content hash  3cfb42ebe7e8f7aa
+#   text hash     26ac9e1bbda7dd25
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d4ed84758f8777a2
-#   text hash     0aa86254fe19e407
+#   content hash  3cfb42ebe7e8f7aa
+#   text hash     e62641dc6927680f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

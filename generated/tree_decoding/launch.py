@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d4ed84758f8777a2
-#   text hash     7df2e68957fc6e65
+#   content hash  3cfb42ebe7e8f7aa
+#   text hash     0a0d7eea57882c5f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d4ed84758f8777a2
-#   text hash     3991862b39065537
+#   content hash  3cfb42ebe7e8f7aa
+#   text hash     44158b22bb6d7123
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d4ed84758f8777a2
-#   text hash     6ce57dc531bdf408
+#   content hash  3cfb42ebe7e8f7aa
+#   text hash     ee5078fac17befa7
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -15,7 +15,7 @@ import torch
 from emulation.package import Package
 from emulation.values import Misuse
 from random_specs import RandomSpec, generate, write
-from test_hopper_faults import ENDLESS, FAULTS, IN_TURNS, OF_WIDE_HEADS, WIDE, faulty
+from test_hopper_faults import ENDLESS, FAULTS, FORWARD, IN_TURNS, OF_WIDE_HEADS, OUTGROWN, WIDE, faulty
 
 from attnforge.gpu import calls
 from attnforge.gpu.calls import Sizes
@@ -94,6 +94,57 @@ def test_results_are_those_of_the_reference(name: str, size: int) -> None:
     assert "hopper.forward" in package.emulation.launched
     ran = {"hopper_backward.backward", "hopper_wide.backward"} & set(package.emulation.launched)
     assert bool(ran) == differentiates(of, size)
+
+
+STEADY = [name for name in VARIANTS if "def weigh_on" in (GENERATED / name / "hopper.py").read_text()]
+
+
+def outgrown(name: str, size: int, folder: Path, seed: int = 0) -> float:
+    """How far results with a row that outgrows its first keys are from the truth; infinitely, if other rows change."""
+    of, package = planned(name), Package(folder, seed, multiprocessors=2)
+    call = calls.make(of, Sizes(2, 300, 300, 2, 2, size, size, "bf16").of(of.spec), "cpu")
+    q, k, *_ = call.operands
+    before, _ = package.attention(*call.operands, **call.keywords, return_lse=True)
+    with torch.no_grad():
+        q[0, 290] = 40 * k[0, 200]
+    out, lse = package.attention(*call.operands, **call.keywords, return_lse=True)
+    truth, known = package.module.reference(*(x.float() for x in call.operands), **call.keywords, return_lse=True)
+    assert known[0, :, 290].min() > 45 or of.analysis.by_query.weight == "capped", "the row has not grown"
+    others = torch.ones(2, 300, dtype=torch.bool)
+    others[0, 290] = False
+    kept = torch.equal(out[others], before[others])
+    return max(apart(out, truth) / 8, apart(lse, known)) if kept else float("inf")
+
+
+@pytest.mark.parametrize("size", [64, 128, 256])
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in STEADY]
+)
+def test_rows_that_outgrow_their_first_keys_are_right(name: str, size: int) -> None:
+    """Their program goes through its tiles twice, and all other rows keep their bits."""
+    assert outgrown(name, size, GENERATED / name) < CLOSE
+
+
+@pytest.mark.parametrize("fault", OUTGROWN)
+def test_a_fault_of_outgrown_rows_shows(fault: str, tmp_path: Path) -> None:
+    folder = faulty(FORWARD, *OUTGROWN[fault], tmp_path)
+
+    def measured(seed: int) -> float:
+        return outgrown("causal", 64, folder, seed)
+
+    assert shown(measured)
+
+
+@pytest.mark.parametrize("name", ["causal", "full", "sliding_window", "softcap"])
+@pytest.mark.parametrize("size", [64, 128])
+def test_rows_keep_their_bits_wherever_a_chunk_begins(name: str, size: int) -> None:
+    """Also where the first query's own key is the last one of a tile."""
+    of, package = planned(name), Package(GENERATED / name)
+    call = calls.make(of, Sizes(1, 300, 300, 2, 2, size, size, "bf16").of(of.spec), "cpu")
+    q, *others = call.operands
+    whole = package.attention(q, *others, **call.keywords)
+    for rows in (1, 45, 109, 172, 173):
+        assert torch.equal(package.attention(q[:, -rows:], *others, **call.keywords), whole[:, -rows:])
 
 
 ROWED = """

@@ -340,6 +340,48 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch(
     assert torch.equal(out[7:8, :end], prefix)
 
 
+@pytest.mark.parametrize("name", ["causal", "full", "gpt_oss", "sliding_window", "alibi", "softcap", "log_decay"])
+@pytest.mark.parametrize("size", [64, 80, 128, 192, 256])
+@pytest.mark.parametrize("rows", [700, 3000])
+def test_rows_that_outgrow_their_first_keys_are_right(
+    name: str, size: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their program goes through its tiles twice, and all other rows keep their bits."""
+    torch.manual_seed(0)
+    q, k, v = (random(2, rows, 8, size) for _ in range(3))
+    more: dict[str, Any] = {"log_decay": torch.zeros(2, rows, 8, device="cuda")} if name == "log_decay" else {}
+    if name == "gpt_oss":
+        angles = torch.zeros(rows, size // 2, device="cuda")
+        more = {"cos": angles.cos(), "sin": angles.sin(), "sinks": torch.randn(8, device="cuda")}
+    package = Package(name, monkeypatch)
+    before, _ = package.call("hopper", q, k, v, **more)
+    grown = torch.tensor([290, 513, rows - 1], device="cuda")
+    q[0, grown] = 60 * k[0, grown - 140]
+    out, lse = package.call("hopper", q, k, v, **more)
+    assert package.kernels() == ["hopper"]
+    truth, known = package.call("portable", *(x.float() for x in (q, k, v)), **more)
+    torch.testing.assert_close(out.float(), truth, atol=2e-2, rtol=2e-2)
+    torch.testing.assert_close(lse, known, atol=1e-3, rtol=1e-5)
+    others = torch.ones(2, rows, dtype=torch.bool, device="cuda")
+    others[0, grown] = False
+    assert torch.equal(out[others], before[others])
+
+
+@pytest.mark.parametrize("name", ["causal", "full"])
+@pytest.mark.parametrize("size", [64, 128, 256])
+@pytest.mark.parametrize("length", [1000, 4000])
+def test_a_row_has_the_same_bits_in_a_chunk(name: str, size: int, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the first query's own key is the last one of a tile."""
+    torch.manual_seed(0)
+    q, k, v = (random(2, length, 4, size) for _ in range(3))
+    package = Package(name, monkeypatch)
+    out, _ = package.call("hopper", q, k, v)
+    for rows in (1, 37, length % 128 + 1, length % 64 + 65, 500):
+        chunk, _ = package.call("hopper", q[:, -rows:], k, v)
+        assert package.kernels() == ["hopper"]
+        assert torch.equal(chunk, out[:, -rows:])
+
+
 def test_nothing_of_the_next_sequence_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     cuts = torch.tensor([0, 70, 71, 300, 556], device="cuda", dtype=torch.int32)

@@ -136,6 +136,21 @@ def test_the_suite_fails_on(fault: str, tmp_path: Path) -> None:
         assert code == 1 and "AssertionError" in said, said[-2000:]
 
 
+# of rows whose later keys weigh far more than their first ones: no call of a suite has such
+OUTGROWN = {
+    "no second pass": ("return found > 0", "return found > 1"),
+    "rows that keep what they have outgrown": ("grows = first_lse != first_lse", "grows = first_lse < first_lse"),
+    "rows that all follow their largest score": ("grows = first_lse != first_lse", "grows = row == row"),
+    "sums of any size": ("~(l <= 2.0**64)", "(l < 0)"),
+    "tiles without a search in the second pass": ("full_last = first\n", "full_last = full_last\n"),
+}
+
+
+@pytest.mark.parametrize("fault", OUTGROWN)
+def test_a_fault_of_outgrown_rows_has_its_place(fault: str) -> None:
+    assert OUTGROWN[fault][0] in (GENERATED / FORWARD).read_text(), "bring this test up to date"
+
+
 # of programs that take many tiles of keys in turns: no call of a suite has as many
 IN_TURNS = {
     "keys of the other stage": ("(matrix(k_buffer, stage * WORKERS), ", "(matrix(k_buffer, (1 - stage) * WORKERS), "),

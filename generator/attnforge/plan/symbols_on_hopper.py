@@ -54,8 +54,19 @@ def forward(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "before", "the stage of the tile before"
     yield "turns", "a barrier for each of three workers: it is its turn to issue products"
     yield "packed", "the weights of the tile before, two in each int32"
-    yield "OVERLAPPED", "whether the product of the values before runs on while the largest scores are found"
+    yield "OVERLAPPED", "whether the product of the values before runs on while scores are weighed"
     yield "rest", "tiles before it are still to come"
+    yield (
+        "grows",
+        "whether m follows a row's largest score: with float16 always, else if it has outgrown its first keys",
+    )
+    yield "STEADY", "whether m stays what it is for all rows of a tile"
+    yield "outgrown", "whether a row's weights add up to too much of what they are measured from"
+    yield "asks, asked", "1 where a row asks for a second pass; whether one of a worker does, for each worker"
+    yield "asked_ready", "a barrier that all workers have told"
+    yield "AGAIN", "whether this is the second pass through the program's tiles"
+    yield "counts", "how many tiles there were before a pass, or are after it"
+    yield "first_lse", "what the first pass left in the place of the LSE"
     if plan.storage.entries:
         yield "entries_ptr", "always None: other calls take the portable kernels, with which this one shares its launch"
 

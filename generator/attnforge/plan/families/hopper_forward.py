@@ -14,7 +14,7 @@ from ..loops import Loops
 from ..parameters import Kernel, Parameter, Step
 from ..shared_parameters import TILED, SharedParameters
 from ..statements import Block, Branch, Call, Loop, Statement, names, needed, reads, targets
-from . import hopper_copies, hopper_order, hopper_scores
+from . import hopper_copies, hopper_order, hopper_scores, hopper_steady
 from .hopper_added import Added
 from .hopper_order import Order
 from .hopper_vectors import BEGIN_READY, ENOUGH, IN_LINE, LINE, READY, Vector, hand_on, taken, vectors, wait
@@ -24,7 +24,7 @@ from .portable import rows_of_keys
 _STAGED = ("STAGES", "Q_STAGES")
 _ROWS_OF_SCORES, _KEYS_OF_SCORES = "gl.SliceLayout(1, SCORES)", "gl.SliceLayout(0, score.type.layout)"
 _TURNS = ("WORKERS", "WORKER")
-_RUNNING = ("m", "l", "q_tile", "k_start", "buffers")
+_RUNNING = ("q_tile", "k_start", "buffers")
 _FIXED = ("terms", "STAGES", "D", "BLOCK_N", "SCORES", "OUT")
 
 
@@ -69,7 +69,17 @@ class Forward:
     @cached_property
     def order(self) -> Order:
         """In which order programs take tiles of queries."""
-        return hopper_order.build(self.shared.analysis)
+        return hopper_order.build(self.shared.analysis, self.steady)
+
+    @cached_property
+    def steady(self) -> bool:
+        """True if rows may keep what their weights are measured from."""
+        return hopper_steady.fits(self.shared.analysis)
+
+    @property
+    def _followed(self) -> tuple[str, ...]:
+        """What tells the rows that follow their largest scores, where others do not."""
+        return ("grows",) if self.steady else ()
 
     @cached_property
     def parts(self) -> tuple[Parameter, ...]:
@@ -94,12 +104,22 @@ class Forward:
         terms = self.terms
         loads = (*self._loads("step"), *self._loads("mask"))
         results = ("m", "l", "p", "shrink")
-        own = ("m", "l", "score", "k_start", *(vector.tile for vector in self.vectors))
+        own = self._own("m", *self._followed)
         scale = "scale_log2" if self._in_log2 else "scale"
-        fixed = (*(("k_len",) if "k_len" in reads((*self._keys, *self._masked)) else ()), scale)
+        fixed = (*(("k_len",) if "k_len" in reads((*self._keys(), *self._masked)) else ()), scale)
         known = {*results, *own, *fixed, "k_pos", *targets(loads)}
         passed = terms.passed(reads((*self._score, *terms.visible(apart=True), *loads)), known)
         return Step("weigh", results, own, (("terms", (*fixed, *passed)),), ("BLOCK_N", "OVERLAPPED"), False)
+
+    @property
+    def _steadily_taken(self) -> tuple[str, ...]:
+        """What a step takes whose rows keep what their weights are measured from."""
+        read = {"m", "l", "score", "terms"} | reads((*self._keys(masked=False), *self._scored))
+        return tuple(name for name in (*self._own("m"), "terms", "BLOCK_N") if name in read)
+
+    def _own(self, *measured: str) -> tuple[str, ...]:
+        """What a step takes of a tile, and what it measures weights from."""
+        return (*measured, "l", "score", "k_start", *(vector.tile for vector in self.vectors))
 
     @cached_property
     def loops(self) -> Loops:
@@ -152,17 +172,15 @@ class Forward:
         numbers, own = numbers_first(terms, (*own, *self._begun))
         numbers_of_loader, lengths = numbers_first(terms, lengths)
         blocks: dict[str, tuple[Block, ...]] = {
-            "scored": (
-                *self.step.unpacked,
-                *self._keys,
-                *self._scored,
-            ),
+            "scored": (*self.step.unpacked, *self._keys(), *self._scored),
+            "scored_on": (*self.step.unpacked, *self._keys(masked=False), *self._scored),
             "below": self._below,
             "begin_comes": self._begin_comes,
             "first_vectors": self._vectors_come("True"),
             "vectors_come": self._vectors_come("mixed"),
             "masked": self._masked,
             "unseen": softmax.unseen(p.spec),
+            **hopper_steady.blocks(self.steady, p.storage.head_rows),
             "shrunk": self._shrunk,
             "work_unpacked": (work.bundle, *numbers, *order.bundle),
             "enter": enter,
@@ -199,9 +217,10 @@ class Forward:
         texts = {
             "there": order.there,
             **order.texts,
-            "order": self._order_of_tiles,
+            "order": hopper_order.visited(self.loops.tiles) + hopper_steady.told(self.steady),
             "first_takes": ", ".join(self._first_taken),
             "weigh_takes": ", ".join((*self.step.own, "terms", "BLOCK_N")),
+            "steady": ", ".join(self._steadily_taken) if self.steady else "",
             "scale_log2": "scale_log2" if self._in_log2 else a.scale_log2,
             "adds": str(bool(self.begin)),
             "vectors": "".join(f", {name}" for name in buffers),
@@ -215,14 +234,6 @@ class Forward:
         return Kernel("forward", self.parts, "hopper/forward.jinja", "", self.step, blocks, texts)
 
     @property
-    def _order_of_tiles(self) -> str:
-        """In which order a worker visits tiles of keys, in words."""
-        tiles, each = self.loops.tiles, " of each range" if self.spans > 1 else ""
-        kinds = "mixed ones, then full ones" if tiles.full else "all of them take the mask"
-        kinds = "mixed ones, full ones, and mixed ones again" if tiles.full and tiles.left else kinds
-        return f"Tiles of keys{each} are visited from the last to the first: {kinds}."
-
-    @property
     def _overlapped(self) -> int:
         """From how many columns of values on their product runs while a step finds the largest scores, as measured.
 
@@ -234,17 +245,17 @@ class Forward:
     @property
     def _shrunk(self) -> tuple[Block, ...]:
         """What makes a sum smaller once larger scores are found, which a vote may tell to be none: where it pays."""
-        spared = Statement("acc", "shrunk(acc, shrink)")
-        return (
-            spared if self.added else Branch("OVERLAPPED", (spared,), (Statement("acc", "acc * shrink[:, None]"),)),
-        )
+        spared: Block = Statement("acc", "shrunk(acc, shrink)")
+        if not self.added:
+            spared = Branch("OVERLAPPED", (spared,), (Statement("acc", "acc * shrink[:, None]"),))
+        shrunk = (Statement("shrink", "gl.convert_layout(shrink, gl.SliceLayout(1, OUT))"), spared)
+        return (Branch("not STEADY", shrunk),) if self.steady else shrunk
 
-    @property
-    def _keys(self) -> tuple[Statement, ...]:
-        """The positions of a tile's keys, as far as terms read them."""
-        terms = self.terms
-        read = reads((*self._loads("step"), *self._loads("mask"), *self._score, *terms.visible(apart=True)))
-        found = needed(programs.rows(self.shared.analysis, "k"), {"k_pos"} | read)
+    def _keys(self, *, masked: bool = True) -> tuple[Statement, ...]:
+        """The positions of a tile's keys, as far as terms read them; masks read nothing if a tile is not `masked`."""
+        of_masks = {"k_pos"} | reads((*self._loads("mask"), *self.terms.visible(apart=True)))
+        read = reads((*self._loads("step"), *self._score)) | (of_masks if masked else set())
+        found = needed(programs.rows(self.shared.analysis, "k"), read)
         value = f"k_start + gl.arange(0, BLOCK_N, {_KEYS_OF_SCORES})"
         return tuple(dataclasses.replace(x, value=value) if x.target == "k_pos" else x for x in found)
 
@@ -284,7 +295,7 @@ class Forward:
     @property
     def _first_taken(self) -> tuple[str, ...]:
         """What the first tile of keys of a walk takes."""
-        return ("at", *_RUNNING, *targets(self._begun), *_FIXED)
+        return ("at", "m", *self._followed, "l", *_RUNNING, *targets(self._begun), *_FIXED)
 
     @property
     def _taken(self) -> tuple[str, ...]:
@@ -324,6 +335,7 @@ class Forward:
         loops: tuple[Block, ...] = (rest, over("first", "rest", "True"))
         if tiles.full:
             loops = (
+                *(hopper_steady.full_tiles(self.shared.analysis) if self.steady else ()),
                 rest,
                 over("full_last", "rest", "True"),
                 Statement("rest", "tl.minimum(full_last, rest)"),

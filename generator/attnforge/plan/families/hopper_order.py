@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from ..analysis import Analysis
 from ..sides import BLOCKS, Side
 from ..statements import Block, Bundle, Statement
+from ..tile_ranges import TileRange
+from . import hopper_steady
 
 _STAGE = Statement("stage", "begun % Q_STAGES")
 _BEGUN = Statement("begun", "1", "+=")
@@ -32,13 +34,21 @@ class Order:
         return tuple(bundle.name for bundle in self.bundle)
 
 
-def build(a: Analysis) -> Order:
-    """The order of a variant's tiles."""
+def build(a: Analysis, again: bool) -> Order:
+    """The order of a variant's tiles, which some programs go through `again`."""
     tile = (*a.key_head, Statement("q_start", "tile * BLOCK_M"), *a.storage.found("qk"))
-    return _as_taken(tile) if a.storage.cut else _in_turns(tile)
+    return _as_taken(tile) if a.storage.cut else _in_turns(tile, again)
 
 
-def _in_turns(tile: tuple[Statement, ...]) -> Order:
+def visited(tiles: TileRange) -> str:
+    """In which order a worker visits tiles of keys, in words."""
+    each = " of each range" if len(tiles.ends) > 1 else ""
+    kinds = "mixed ones, then full ones" if tiles.full else "all of them take the mask"
+    kinds = "mixed ones, full ones, and mixed ones again" if tiles.full and tiles.left else kinds
+    return f"Tiles of keys{each} are visited from the last to the first: {kinds}."
+
+
+def _in_turns(tile: tuple[Statement, ...], again: bool) -> Order:
     """Sequences of a batch have as many tiles each: which are whose all warps know, and items may be pairs of them."""
     found = (
         Statement("early", "place[1]"),
@@ -53,10 +63,10 @@ def _in_turns(tile: tuple[Statement, ...]) -> Order:
         "done": (Statement("", "mbarrier.arrive(q_free.index(stage), count=1)"), _BEGUN),
         "load_comes": (_STAGE, Statement("", "mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)")),
         "load_done": (_BEGUN,),
-        "places": (),
+        "places": hopper_steady.PLACES if again else (),
     }
     texts = {
-        "frame": "in_turns",
+        "frame": "again" if again else "in_turns",
         "work_frame": "in_turns",
         "load_frame": "in_turns",
         "words": """\
@@ -64,7 +74,7 @@ Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group
 much to do, those of one head after the other; or pairs of a late and an early tile. In each program one warp loads, and
 workers of four warps take 64 of the queries each, side by side:""",
         "arrivals": "1",
-        "places": "",
+        "places": ", asked, asked_ready" if again else "",
     }
     there = "((half == 0) | (early < tiles - 1 - early))"
     return Order(numbers, found, found, there, blocks, texts, bundle=(Bundle("order", numbers, packs=False),))

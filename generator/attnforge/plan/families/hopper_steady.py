@@ -1,0 +1,83 @@
+"""Rows of the forward pass for Hopper GPUs that keep what their weights are measured from.
+
+A row's softmax may be measured from anything near its largest score. From the largest one of the first tile that shows
+it a key, a tile that all rows see needs no search, and no sum has to shrink. That holds as long as float32 and bfloat16
+hold the weights: a row that outgrows it leaves NaN for its LSE, and the program goes through its tiles once more, in
+which such rows follow their largest score.
+"""
+
+from __future__ import annotations
+
+from ..analysis import Analysis
+from ..conditions import hides_late_keys, shows_itself
+from ..statements import Block, Branch, Comment, Statement
+
+LARGEST_SUM = "2.0**64"
+"""What a row's weights may add up to, measured from one of them: far from where float32 ends."""
+
+_KEPT: tuple[Block, ...] = (
+    Comment("a row keeps what its first keys gave, unless it has outgrown that"),
+    Statement("m_new", 'tl.where(grows | (m == float("-inf")), m_new, m)'),
+)
+
+_OUTGROWN: tuple[Block, ...] = (
+    Comment("NaN, too, is not known to be small"),
+    Statement("outgrown", f"(row < q_len) & ~grows & ~(l <= {LARGEST_SUM})"),
+    Statement("lse", 'tl.where(outgrown, float("nan"), lse)'),
+    Statement("asks", "asks | outgrown.to(gl.int32)"),
+)
+
+_ALLOCATED = "gl.allocate_shared_memory(gl.int32, [4, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))"
+PLACES = (Statement("asked", _ALLOCATED), Statement("asked_ready", "barriers(1, WORKERS).index(0)"))
+
+
+def fits(a: Analysis) -> bool:
+    """True if each row has a key in a tile that is visited before those that all rows see, and scores are finite.
+
+    So the first tile with a key for a row is a matter of its own position alone, and so are its bits.
+    """
+    spec = a.spec
+    if a.storage.cut or a.by_query.weight == "heavy" or a.key_states or len(a.keys.ends) > 1 or not a.keys.full:
+        return False
+    least = {o.keyword: o.minimum for o in spec.options} | {i.name: i.minimum for i in spec.inputs if not i.axes}
+    known = {name: low for name, low in least.items() if low is not None}
+    masks = [mask.keep for mask in spec.masks]
+    return not masks or (any(map(hides_late_keys, masks)) and all(shows_itself(keep, known) for keep in masks))
+
+
+def blocks(steady: bool, head_rows: str) -> dict[str, tuple[Block, ...]]:
+    """The statements of it in a template, none where rows are not `steady`.
+
+    Those of `grows` tell which rows follow their largest scores: in float16 all, else those that outgrew the first one.
+    """
+    given = f"tl.load(lse_ptr + {head_rows} + row, mask=row < q_len, other=0.0)"
+    grows = (
+        Branch(
+            "AGAIN",
+            (Statement("first_lse", given), Statement("grows", "first_lse != first_lse")),
+            (Statement("grows", "row == row if q_buffer.dtype == gl.float16 else row != row"),),
+        ),
+    )
+    found: dict[str, tuple[Block, ...]] = {"kept": _KEPT, "grows": grows, "outgrown": _OUTGROWN}
+    return found if steady else dict.fromkeys(found, ())
+
+
+def told(steady: bool) -> str:
+    """What a file says of it."""
+    if not steady:
+        return ""
+    return """
+With bfloat16 a row's weights are measured from the largest score of the first tile that shows it a key: full tiles need
+no search for larger ones. If a row's weights add up to more than 2**64 of that one, its LSE becomes NaN, and the
+program goes through all its tiles once more; such rows then follow their largest score."""
+
+
+def full_tiles(a: Analysis) -> tuple[Block, ...]:
+    """The statements that leave out of full tiles what a row may see first, and all of them in a second pass."""
+    before = Statement(
+        "full_last",
+        "tl.minimum(full_last, tl.maximum(q_first, 0) // BLOCK_N)",
+        label="the first query's own key is in none of them",
+    )
+    none = Branch("AGAIN", (Statement("full_last", "first"),))
+    return (*((before,) if a.spec.masks else ()), none)

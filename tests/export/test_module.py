@@ -52,7 +52,8 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., 
     @functools.cache
     def made(name: str, text: str = "") -> ModuleType:
         path = folder / f"{name}.yaml"
-        path.write_text(f"name: {name}\n{text}\nexports: [module]\n" if text else asked(name))
+        own = f"name: {name}\n{text}\n" if "exports:" in text else f"name: {name}\n{text}\nexports: [module]\n"
+        path.write_text(own if text else asked(name))
         (folder / PACKAGES / name).mkdir()
         for file, content in unformatted.files(spec.load(path, terms=resources.terms_for(path))).items():
             (folder / PACKAGES / name / file).write_text(content)
@@ -100,6 +101,12 @@ def distances(score: torch.Tensor, layer: Any, x: torch.Tensor) -> torch.Tensor:
     return score + torch.stack([made[:, i, :, (k - i + 16).clamp(0, 32)] for i in range(T)], 2)
 
 
+def moods(score: torch.Tensor, layer: Any, x: torch.Tensor) -> torch.Tensor:
+    mood = F.linear(x, layer.mood_proj.weight, layer.mood_proj.bias).transpose(1, 2).repeat_interleave(2, 1)
+    lift = F.linear(x, layer.lift_proj.weight, layer.lift_proj.bias)[:, None, None, :, 0]
+    return score + mood[..., None] * mood[:, :, None] + lift
+
+
 def table(score: torch.Tensor, layer: Any, x: torch.Tensor) -> torch.Tensor:
     return score * layer.warmth.repeat_interleave(2)[:, None, None] + layer.near[:, (q - k).abs().clamp(max=3)]
 
@@ -128,6 +135,13 @@ CASES = {
     "both sides": Case("full", keep=BEFORE | True),
     "decay": Case("log_decay", score=decay, more=("log_decay_proj.weight", "log_decay_proj.bias")),
     "slopes": Case("alibi", score=fading),
+    "moods of keys": Case(
+        "moods",
+        "exports: [decode, module]\nmask: [causal]\nscore: [expr: 'score + mood[q] * mood[k] + lift']\ninputs:\n"
+        "  mood: {axes: [kv_head, batch, token], grad: true}\n  lift: {axes: [batch, key], grad: true}",
+        score=moods,
+        more=("mood_proj.weight", "mood_proj.bias", "lift_proj.weight", "lift_proj.bias"),
+    ),
     "projected tables": Case(
         "shaw", score=distances, keep=BEFORE | True, more=("distance_score_proj.weight", "distance_score_proj.bias")
     ),
@@ -258,7 +272,9 @@ def test_keys_may_be_of_another_sequence(package: Callable[..., ModuleType]) -> 
     agree([out[:1]], [plain(layer, case, x[:1], context[:1, :3])])
 
 
-@pytest.mark.parametrize("name", ["causal", "rotated, with all that there is", "window of a layer", "slopes"])
+@pytest.mark.parametrize(
+    "name", ["causal", "rotated, with all that there is", "window of a layer", "slopes", "decay", "moods of keys"]
+)
 def test_decoding_is_equal_token_by_token(name: str, package: Callable[..., ModuleType]) -> None:
     case = CASES[name]
     layer, x = made(case, package), torch.randn(B, T, HIDDEN)
@@ -420,8 +436,9 @@ def test_a_layer_compiles_without_a_break_and_its_tables_grow(package: Callable[
     assert len(layer.cos) >= T
 
 
-def test_a_compiled_layer_decodes_without_a_break(package: Callable[..., ModuleType]) -> None:
-    layer, x, graphs = made(Case("mistral", made=WHOLE), package), torch.randn(B, 7, HIDDEN), []
+@pytest.mark.parametrize("name", ["mistral", "log_decay"])
+def test_a_compiled_layer_decodes_without_a_break(name: str, package: Callable[..., ModuleType]) -> None:
+    layer, x, graphs = made(Case(name, made=WHOLE), package), torch.randn(B, 7, HIDDEN), []
     torch.compiler.reset()
     compiled = torch.compile(layer, backend=lambda graph, given: graphs.append(graph) or graph, fullgraph=True)
     with torch.no_grad():

@@ -27,6 +27,9 @@ class Projection:
     name: str
     columns: str  # text of how many values a token has
     value: str  # text of the input
+    kept: str  # text of its shape in a cache; "" where it tells nothing of keys
+    dtype: str  # there
+    places: tuple[int, ...]  # its axes of sequences and of tokens
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,11 @@ class Module:
     cached: bool  # whether it decodes
     crosses: bool  # whether keys may be another sequence's
 
+    @property
+    def kept(self) -> tuple[Projection, ...]:
+        """What a cache keeps of tokens beside keys and values."""
+        return tuple(p for p in self.projections if p.kept)
+
 
 def build(spec: Spec, arguments: Sequence[Argument]) -> Module:
     """Says of each keyword of `attention` where a layer has it from; `arguments` are the plan's."""
@@ -56,8 +64,8 @@ def build(spec: Spec, arguments: Sequence[Argument]) -> Module:
     held = {name: f"self.{name}" for name in (*options, *(p.name for p in parameters))}
     held |= {p.name: p.value for p in projections} | (_DROPOUT if spec.dropout else {})
     rotated = ("cos", "sin", "positions") if spec.rope else ()
-    # a cache holds keys and values, and no other values of tokens
-    cached = "decode" in spec.exports and not spec.packed and not any(_by_key(x) for x in spec.inputs)
+    # what a layer is given of tokens that a cache holds it would have to be given again
+    cached = "decode" in spec.exports and not spec.packed and all(map(projected, filter(_by_key, spec.inputs)))
     own = spec.packed or spec.rope or cached or projections or spec.layers.seen != "all"
     return Module(
         "packed" if spec.packed else "dense",
@@ -105,4 +113,16 @@ def _projection(given: Input, axes: Sequence[Axis], heads: dict[str, str]) -> Pr
     order = tuple([*before, *columns].index(axis) for axis in axes)
     if order != tuple(range(len(order))):
         value += f".permute{order}"
-    return Projection(given.name, " * ".join(_sizes(columns, heads)) or "1", value)
+    counts = heads | {"batch": "batch", "key": "size", "token": "size"}
+    prefixes = dict.fromkeys(heads, "self.")
+    sizes = [prefixes.get(axis.kind, "") + counts.get(axis.kind, str(axis.size)) for axis in axes]
+    places = tuple(i for kind in ("batch", "key", "token") for i, axis in enumerate(axes) if axis.kind == kind)
+    kept = ", ".join(sizes) if _by_key(given) else ""
+    return Projection(
+        given.name,
+        " * ".join(_sizes(columns, heads)) or "1",
+        value,
+        kept,
+        "torch.float32" if given.scan else "dtype",
+        places,
+    )

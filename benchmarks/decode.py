@@ -55,7 +55,10 @@ LATENT_TILES = {
     False: ((32, 4, 3), (32, 4, 4), (16, 4, 4), (16, 4, 6), (32, 8, 3), (64, 8, 3)),
 }
 LATENT_SPLITS = (256, 512, 1024, 2048)
-VARIANTS = ("causal", "softcap", "alibi", "gpt_oss", "llama3", "streaming_llm", "gpt_oss_window", "sliding_window")
+VARIANTS = (
+    *("causal", "softcap", "alibi", "log_decay", "gpt_oss", "llama3"),
+    *("streaming_llm", "gpt_oss_window", "sliding_window"),
+)
 
 
 def decoding(name: str) -> Any:
@@ -250,6 +253,7 @@ def variants() -> list[dict[str, Any]]:
     angles = {"cos": turned.cos(), "sin": turned.sin()}
     sinks = {"sinks": torch.zeros(32, device="cuda")}
     given = {"gpt_oss": angles | sinks, "gpt_oss_window": angles | sinks, "llama3": angles}
+    given["log_decay"] = {"log_decay": F.logsigmoid(torch.randn(8, 32768, 32, device="cuda") + 5)}
     calls = {name: ours(name, q, k, v, lengths, **given.get(name, {})) for name in VARIANTS}
     tree = torch.ones(8, 64, 64, device="cuda", dtype=torch.bool).tril()
     drafts = torch.randn(8, 64, 32, 128, device="cuda", dtype=torch.bfloat16)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5aa1bcf28f6cc4e2
-#   text hash     48b9c891adc19029
+#   content hash  3e40ec96c3c7087e
+#   text hash     211f034458256587
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5aa1bcf28f6cc4e2
-#   text hash     0d5dd5f60a6f98f1
+#   content hash  3e40ec96c3c7087e
+#   text hash     10a8962adf4829c5
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

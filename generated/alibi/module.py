@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5aa1bcf28f6cc4e2
-#   text hash     05eef46925e6a287
+#   content hash  3e40ec96c3c7087e
+#   text hash     6c81a107817f768d
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5aa1bcf28f6cc4e2
-#   text hash     4fd5b23bb56ca9fc
+#   content hash  3e40ec96c3c7087e
+#   text hash     1e9ddb9252a02639
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5aa1bcf28f6cc4e2
-#   text hash     c24bd2f240808667
+#   content hash  3e40ec96c3c7087e
+#   text hash     0858b3718dbdf0cb
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

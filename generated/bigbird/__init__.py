@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  32fa03120e9434fc
-#   text hash     1f477387fd37ea12
+#   content hash  9e43e0e221b455df
+#   text hash     b54532ca1bdb9e8a
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  32fa03120e9434fc
-#   text hash     4a65b969e47f95ba
+#   content hash  9e43e0e221b455df
+#   text hash     c9c3fd5acc84b608
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

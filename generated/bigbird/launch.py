@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  32fa03120e9434fc
-#   text hash     bf598bc4c4b0e31c
+#   content hash  9e43e0e221b455df
+#   text hash     a6695e29d7491fa2
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

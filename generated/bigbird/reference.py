@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  32fa03120e9434fc
-#   text hash     b9eab5473e7166c6
+#   content hash  9e43e0e221b455df
+#   text hash     6bca6a86f3cd98c5
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

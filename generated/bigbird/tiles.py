@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  32fa03120e9434fc
-#   text hash     c58af401b198bfbf
+#   content hash  9e43e0e221b455df
+#   text hash     59293919062941d7
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a2c592d6d8ad77d0
-#   text hash     a33aa85974ac0813
+#   content hash  a6900e08c3925088
+#   text hash     13c62e4064be3338
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

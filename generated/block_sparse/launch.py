@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a2c592d6d8ad77d0
-#   text hash     70f6829e51b15c1f
+#   content hash  a6900e08c3925088
+#   text hash     4ebed4c557ff51a9
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

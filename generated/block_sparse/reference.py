@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a2c592d6d8ad77d0
-#   text hash     6c023cca19f3c0c1
+#   content hash  a6900e08c3925088
+#   text hash     32c9f473567bed6b
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a2c592d6d8ad77d0
-#   text hash     0bae1de0f8c9be58
+#   content hash  a6900e08c3925088
+#   text hash     05907e7393c60d09
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

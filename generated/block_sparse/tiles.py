@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a2c592d6d8ad77d0
-#   text hash     bb450e0cb3151caf
+#   content hash  a6900e08c3925088
+#   text hash     700456da594c1f65
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  71eb3653eee35a53
-#   text hash     d870aa9903a75c68
+#   content hash  fbb7136ebd4b4275
+#   text hash     b438e0e65e6cfeee
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

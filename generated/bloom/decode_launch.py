@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  71eb3653eee35a53
-#   text hash     305465fa1c5b2602
+#   content hash  fbb7136ebd4b4275
+#   text hash     c2781da44c89a683
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -74,11 +74,16 @@ def tile_of_join(splits, v):
     return chunks, min(runtime.padded_width(v), 1024 // chunks)
 
 
+def size_of_parts(q, v, splits):
+    """How many float32 values the parts of so many splits take: of each a row of v's width, and its LSE."""
+    return q.numel() // q.shape[-1] * splits * (v.shape[-1] + 1)
+
+
 def workspace_size(q, k, v, longest, max_seqlen_k, split_size, reach, first_keys):
-    """How many float32 values the parts of all splits take: of each a row of v's width, and its LSE."""
+    """How many float32 values the parts of all splits take."""
     keys = split_of(q, k, v, longest, split_size)[-1]
     splits = count_splits(keys, longest, max_seqlen_k, reach, first_keys)
-    return q.numel() // q.shape[-1] * splits * (v.shape[-1] + 1)
+    return size_of_parts(q, v, splits)
 
 
 @runtime.on_its_device

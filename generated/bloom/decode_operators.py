@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  71eb3653eee35a53
-#   text hash     0a8ecef35a74e0ee
+#   content hash  fbb7136ebd4b4275
+#   text hash     6e678a19b78c269a
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

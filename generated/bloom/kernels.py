@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  71eb3653eee35a53
-#   text hash     3a83263ba99d0878
+#   content hash  fbb7136ebd4b4275
+#   text hash     60aaf272e416c44e
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  71eb3653eee35a53
-#   text hash     bfd988473d731e3c
+#   content hash  fbb7136ebd4b4275
+#   text hash     9102b229c69d9491
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

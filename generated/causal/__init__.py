@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  545aae18628df601
-#   text hash     3cfce1466c3fe56b
+#   content hash  da65baff1aa03d21
+#   text hash     c99dcccec017460b
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  545aae18628df601
-#   text hash     65a6b1e2cfa8f201
+#   content hash  da65baff1aa03d21
+#   text hash     2a596e2c74014467
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  545aae18628df601
-#   text hash     018bcd1d7df4256d
+#   content hash  da65baff1aa03d21
+#   text hash     b5a64a9c5ab19e65
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

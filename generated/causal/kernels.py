@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  545aae18628df601
-#   text hash     0e3a448745927007
+#   content hash  da65baff1aa03d21
+#   text hash     8862ac8fadfd0280
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

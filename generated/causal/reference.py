@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  545aae18628df601
-#   text hash     863a35ce0b2f32cd
+#   content hash  da65baff1aa03d21
+#   text hash     8fd6dd1ef9ea377a
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

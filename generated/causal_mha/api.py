@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  981967aef7d25a2c
-#   text hash     733e0d252149d39d
+#   content hash  25b68ebf22577245
+#   text hash     b347e1dad92b39a2
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

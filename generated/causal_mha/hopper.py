@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  981967aef7d25a2c
-#   text hash     7bac6b20dd0f9628
+#   content hash  25b68ebf22577245
+#   text hash     5f68bf8e97f30a94
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  981967aef7d25a2c
-#   text hash     43c0612d66f7fe03
+#   content hash  25b68ebf22577245
+#   text hash     2f7804e6889ee1f0
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  981967aef7d25a2c
-#   text hash     c57e7bd06d71fbb0
+#   content hash  25b68ebf22577245
+#   text hash     1a4a84682e88d58c
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  981967aef7d25a2c
-#   text hash     4fa5d44b20ed9206
+#   content hash  25b68ebf22577245
+#   text hash     93608930949a4a1b
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1e76b08561162f94
-#   text hash     4789f0b16f938d94
+#   content hash  03e65689cec87525
+#   text hash     2fbd423982528cf9
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1e76b08561162f94
-#   text hash     723ec22f1982718c
+#   content hash  03e65689cec87525
+#   text hash     a779e5243e44cd27
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

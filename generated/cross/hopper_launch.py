@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1e76b08561162f94
-#   text hash     954c5aae8807485b
+#   content hash  03e65689cec87525
+#   text hash     00f203e6f351400e
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

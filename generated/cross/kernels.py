@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1e76b08561162f94
-#   text hash     daf2372571f38bf4
+#   content hash  03e65689cec87525
+#   text hash     abcd2732f7e464b5
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

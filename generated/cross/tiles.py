@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1e76b08561162f94
-#   text hash     b3ede5dd214dd345
+#   content hash  03e65689cec87525
+#   text hash     5134e941ca4b4c5e
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

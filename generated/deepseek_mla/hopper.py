@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1002963b1f1e6564
-#   text hash     385ba7d5edacd1b4
+#   content hash  2aa00c1dc365a0c1
+#   text hash     7de5be2fd8485652
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

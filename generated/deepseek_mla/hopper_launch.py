@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1002963b1f1e6564
-#   text hash     9bfa273b74043b58
+#   content hash  2aa00c1dc365a0c1
+#   text hash     2ed6accfafd3846c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

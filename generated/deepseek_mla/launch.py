@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1002963b1f1e6564
-#   text hash     95c2baf79127de08
+#   content hash  2aa00c1dc365a0c1
+#   text hash     e1278bf843ba5eef
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1002963b1f1e6564
-#   text hash     4909cad41ae699c1
+#   content hash  2aa00c1dc365a0c1
+#   text hash     05fac87b5fc7dbcf
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1002963b1f1e6564
-#   text hash     696e517d34f5a236
+#   content hash  2aa00c1dc365a0c1
+#   text hash     87e288428d103622
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  098e54e4765210dd
-#   text hash     d73ce0abe34cee45
+#   content hash  dd9fde58f2b95530
+#   text hash     7cf08937c7cc463d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -85,13 +85,18 @@ def tile_of_join(splits, v):
     return chunks, min(runtime.padded_width(v), 1024 // chunks)
 
 
+def size_of_parts(q, v, splits):
+    """How many float32 values the parts of so many splits take: of each a row of v's width, and its LSE."""
+    return q.numel() // q.shape[-1] * splits * (v.shape[-1] + 1)
+
+
 def workspace_size(q, k, v, longest, max_seqlen_k, split_size, reach, first_keys):
-    """How many float32 values the parts of all splits take: of each a row of v's width, and its LSE."""
+    """How many float32 values the parts of all splits take."""
     # whichever kernel the call takes
     other = keys_of_split(q, longest * (q.shape[-2] // k.shape[-2]), longest, split_size, ON_HOPPER[-1])
     keys = min(split_of(q, k, v, longest, split_size)[-1], other)
     splits = count_splits(keys, longest, max_seqlen_k, reach, first_keys)
-    return q.numel() // q.shape[-1] * splits * (v.shape[-1] + 1)
+    return size_of_parts(q, v, splits)
 
 
 def on_hopper(q, k, v, v_in_k, page_table, k_starts, rows):

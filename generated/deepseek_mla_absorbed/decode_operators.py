@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  098e54e4765210dd
-#   text hash     e6885cb9f84968ea
+#   content hash  dd9fde58f2b95530
+#   text hash     735bf4d8f8f2f449
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  098e54e4765210dd
-#   text hash     aef27cd5e36ffd14
+#   content hash  dd9fde58f2b95530
+#   text hash     4c1f1055d7538ca2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

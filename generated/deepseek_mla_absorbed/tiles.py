@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  098e54e4765210dd
-#   text hash     f83f9eab28cda5ba
+#   content hash  dd9fde58f2b95530
+#   text hash     e7bb8c4bf37170a2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  398136bd3fbe2d4f
-#   text hash     1144f61944634e6c
+#   content hash  b5a6f9268e5e21b5
+#   text hash     c8dc70faf0744579
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

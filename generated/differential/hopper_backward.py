@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  398136bd3fbe2d4f
-#   text hash     42c8b6ecaa0450e0
+#   content hash  b5a6f9268e5e21b5
+#   text hash     83d8a92d77a09df6
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  398136bd3fbe2d4f
-#   text hash     ff7adeddb2c87086
+#   content hash  b5a6f9268e5e21b5
+#   text hash     0c3b9b65dd9d174c
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

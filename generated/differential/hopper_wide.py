@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  398136bd3fbe2d4f
-#   text hash     93e5278af531b959
+#   content hash  b5a6f9268e5e21b5
+#   text hash     b571ccb10d64f3f7
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  398136bd3fbe2d4f
-#   text hash     02fe3125d474c723
+#   content hash  b5a6f9268e5e21b5
+#   text hash     c6f1f45306133488
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

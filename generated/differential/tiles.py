@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  398136bd3fbe2d4f
-#   text hash     5717ec22a24e072f
+#   content hash  b5a6f9268e5e21b5
+#   text hash     5f42747334eb5f11
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8edab1afe78abd48
-#   text hash     29cd9edc17d6a1b8
+#   content hash  538854496d5adba4
+#   text hash     bd8761b1efbad6c2
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

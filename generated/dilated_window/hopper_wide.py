@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8edab1afe78abd48
-#   text hash     5eaf6d0daea04923
+#   content hash  538854496d5adba4
+#   text hash     000f2c140370b87a
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8edab1afe78abd48
-#   text hash     1a107a47eda16fd8
+#   content hash  538854496d5adba4
+#   text hash     30ae70c676913fbe
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8edab1afe78abd48
-#   text hash     5cf567b6113bbfed
+#   content hash  538854496d5adba4
+#   text hash     8a1bff9a15a98d02
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  497b9fae202ff526
-#   text hash     7a9889a55933481a
+#   content hash  656ffaa98c969e19
+#   text hash     6df956c035a7bbef
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  497b9fae202ff526
-#   text hash     af7f889880619e7b
+#   content hash  656ffaa98c969e19
+#   text hash     8f53a48de44eb29e
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

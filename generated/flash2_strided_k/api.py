@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9268bcaac6382da1
-#   text hash     a1f7bf31810ec75b
+#   content hash  edc1c943620d55d2
+#   text hash     de04f86fe367f120
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9268bcaac6382da1
-#   text hash     eb86a49c7e781f22
+#   content hash  edc1c943620d55d2
+#   text hash     940410c91f5faf2d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

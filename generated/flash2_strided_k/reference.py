@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9268bcaac6382da1
-#   text hash     246e0f71cfda5622
+#   content hash  edc1c943620d55d2
+#   text hash     75bdfb51b909dac2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9268bcaac6382da1
-#   text hash     ea0c217fe1a6a538
+#   content hash  edc1c943620d55d2
+#   text hash     15f95ee1c1a85e8a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9268bcaac6382da1
-#   text hash     357c6fe8a49a1afa
+#   content hash  edc1c943620d55d2
+#   text hash     bd92624b866fb19b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

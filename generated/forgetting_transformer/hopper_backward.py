@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6751daa4684f5dae
-#   text hash     0f03c3a9fbe3055f
+#   content hash  44977aff8502e9aa
+#   text hash     f8620d11fc52a558
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

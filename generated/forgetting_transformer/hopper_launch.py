@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6751daa4684f5dae
-#   text hash     fcacb7d9ee553169
+#   content hash  44977aff8502e9aa
+#   text hash     16293eb8bddfbd60
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

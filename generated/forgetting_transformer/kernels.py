@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6751daa4684f5dae
-#   text hash     4aac4739b69d166c
+#   content hash  44977aff8502e9aa
+#   text hash     f7192f17195566e9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6751daa4684f5dae
-#   text hash     d2140fb7d7a61105
+#   content hash  44977aff8502e9aa
+#   text hash     e35e47c832909867
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

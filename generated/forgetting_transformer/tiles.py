@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6751daa4684f5dae
-#   text hash     3d82bde1d1bfe2d1
+#   content hash  44977aff8502e9aa
+#   text hash     214cd536e68123b6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

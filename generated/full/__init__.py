@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  924c7ddffee0e16b
-#   text hash     3bef401a3c28fd71
+#   content hash  2ad6d3d25b70149a
+#   text hash     d5861cdcedf3f794
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  924c7ddffee0e16b
-#   text hash     f637301a9d8ad061
+#   content hash  2ad6d3d25b70149a
+#   text hash     196cc55ceb8532ea
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  924c7ddffee0e16b
-#   text hash     c64a0dfe33d8e0bd
+#   content hash  2ad6d3d25b70149a
+#   text hash     c2a72a7f25f15f69
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

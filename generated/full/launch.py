@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  924c7ddffee0e16b
-#   text hash     e3cb2f7ee4cf16fd
+#   content hash  2ad6d3d25b70149a
+#   text hash     7309f0b3087c7f85
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

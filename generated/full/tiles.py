@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  924c7ddffee0e16b
-#   text hash     b24a8a95dc460d3c
+#   content hash  2ad6d3d25b70149a
+#   text hash     3dba14653d049fa8
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

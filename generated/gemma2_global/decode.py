@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e600c21c64bd6d2a
-#   text hash     364e601403d31950
+#   content hash  6b07d6906eeb0188
+#   text hash     f3bcba1c9bca0fbc
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e600c21c64bd6d2a
-#   text hash     b84e3e61225f8c77
+#   content hash  6b07d6906eeb0188
+#   text hash     781d9d3137df039f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

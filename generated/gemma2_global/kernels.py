@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e600c21c64bd6d2a
-#   text hash     11dc82371e159332
+#   content hash  6b07d6906eeb0188
+#   text hash     e53459d4eb907695
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

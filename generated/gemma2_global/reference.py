@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e600c21c64bd6d2a
-#   text hash     76683b1e3b94c022
+#   content hash  6b07d6906eeb0188
+#   text hash     e26a3ecd4fa469ef
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

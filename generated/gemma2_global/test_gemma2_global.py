@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e600c21c64bd6d2a
-#   text hash     60f866acd35f4704
+#   content hash  6b07d6906eeb0188
+#   text hash     72010c17509a05d0
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4e9565179722a6ac
-#   text hash     e043fb8c49df6c17
+#   content hash  d10f55f419395888
+#   text hash     1f432a9469e6a123
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

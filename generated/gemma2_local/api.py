@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4e9565179722a6ac
-#   text hash     56cf79f671524a4c
+#   content hash  d10f55f419395888
+#   text hash     337b1db16bab5c0e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4e9565179722a6ac
-#   text hash     8cd7e6494d6ffa60
+#   content hash  d10f55f419395888
+#   text hash     f2c876c7d453b67a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4e9565179722a6ac
-#   text hash     ddff31e841f97930
+#   content hash  d10f55f419395888
+#   text hash     576c76c49186dc61
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

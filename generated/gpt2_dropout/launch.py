@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ede4879e885819ec
-#   text hash     af0e929643a04051
+#   content hash  b88300cd4912d8c4
+#   text hash     a46d103ccf33de05
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

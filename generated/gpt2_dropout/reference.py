@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ede4879e885819ec
-#   text hash     11f092a01e7e51f3
+#   content hash  b88300cd4912d8c4
+#   text hash     3a3b9fe1009cb6dc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ede4879e885819ec
-#   text hash     181520bff5e446f0
+#   content hash  b88300cd4912d8c4
+#   text hash     13b0f808a0bfbb51
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ede4879e885819ec
-#   text hash     cef48ea7378d8499
+#   content hash  b88300cd4912d8c4
+#   text hash     9bf4c2da99d62838
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ede4879e885819ec
-#   text hash     6391581c09b8aafc
+#   content hash  b88300cd4912d8c4
+#   text hash     cd1140af63c11fd7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

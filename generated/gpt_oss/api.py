@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5732f5ea9e83d5f3
-#   text hash     693b5fe8bcca3ce0
+#   content hash  08062e1577269f38
+#   text hash     3934b13734d18e87
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5732f5ea9e83d5f3
-#   text hash     e37942e4368c3b0f
+#   content hash  08062e1577269f38
+#   text hash     e43e1ab5a24fe9d6
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5732f5ea9e83d5f3
-#   text hash     ed42bdb9d83bb0f2
+#   content hash  08062e1577269f38
+#   text hash     edb3ba7a7cd1c4ab
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

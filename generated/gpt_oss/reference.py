@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5732f5ea9e83d5f3
-#   text hash     edf4b0be9569cba4
+#   content hash  08062e1577269f38
+#   text hash     885dd5f81177de7f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

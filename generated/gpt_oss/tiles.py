@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5732f5ea9e83d5f3
-#   text hash     7d6f651a50b07b4d
+#   content hash  08062e1577269f38
+#   text hash     b7b5e83e9a4d8cc2
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a203f22428ecb917
-#   text hash     c154f487a76a5125
+#   content hash  71745f059e7760ca
+#   text hash     95cbe4b9a1cfb39c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

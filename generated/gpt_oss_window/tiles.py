@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a203f22428ecb917
-#   text hash     d859b546fb69e1d6
+#   content hash  71745f059e7760ca
+#   text hash     3931d11d87274479
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

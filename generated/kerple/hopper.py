@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  925f394dc02a03a7
-#   text hash     b11b7619fbbb887a
+#   content hash  1a89a2ac2657f7b3
+#   text hash     677ef7fab8040895
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

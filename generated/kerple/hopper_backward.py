@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  925f394dc02a03a7
-#   text hash     dd3b47e33f3f5094
+#   content hash  1a89a2ac2657f7b3
+#   text hash     ebaee593ed408c52
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

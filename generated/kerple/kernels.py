@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  925f394dc02a03a7
-#   text hash     ae08e3e8fd0f6148
+#   content hash  1a89a2ac2657f7b3
+#   text hash     c0dbbbe8132214bc
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  925f394dc02a03a7
-#   text hash     a8eb503ae74f6e46
+#   content hash  1a89a2ac2657f7b3
+#   text hash     502327093161113d
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

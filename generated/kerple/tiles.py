@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  925f394dc02a03a7
-#   text hash     fa22b58ec4ad69a6
+#   content hash  1a89a2ac2657f7b3
+#   text hash     c8c7bcacdaf49c97
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d0462af69c178a48
-#   text hash     f7e972b462c3b930
+#   content hash  b2c9622b6c6707e4
+#   text hash     16997aa521b596bd
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d0462af69c178a48
-#   text hash     2de833a85ea6a56b
+#   content hash  b2c9622b6c6707e4
+#   text hash     f5e106342e5cc3b5
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

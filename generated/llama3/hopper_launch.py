@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d0462af69c178a48
-#   text hash     4928c22ad414f206
+#   content hash  b2c9622b6c6707e4
+#   text hash     73ade7aef7b48b25
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d0462af69c178a48
-#   text hash     5ff595c7d7aae07d
+#   content hash  b2c9622b6c6707e4
+#   text hash     c0f98d0b57c2d5a9
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

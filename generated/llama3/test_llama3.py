@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d0462af69c178a48
-#   text hash     baae2fdd340ba827
+#   content hash  b2c9622b6c6707e4
+#   text hash     7b9ce93b3cc9a16c
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

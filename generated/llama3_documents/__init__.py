@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  062b12398196dde9
-#   text hash     d3532d0fd3038561
+#   content hash  45e835d96fc70e50
+#   text hash     df646a81df62f9ed
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

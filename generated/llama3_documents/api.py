@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  062b12398196dde9
-#   text hash     7e5ad2f5075f0976
+#   content hash  45e835d96fc70e50
+#   text hash     9ab523445bd743c7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  062b12398196dde9
-#   text hash     53cfbc48b5f5321d
+#   content hash  45e835d96fc70e50
+#   text hash     2b24e16c78f278aa
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  062b12398196dde9
-#   text hash     2ef6a8a4e2224e7b
+#   content hash  45e835d96fc70e50
+#   text hash     cffcd4983c1e5e48
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  062b12398196dde9
-#   text hash     cb87000239a99980
+#   content hash  45e835d96fc70e50
+#   text hash     930d5b3adb254666
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1aeeb9815d3c5ce6
-#   text hash     267b03d56c0b1f78
+#   content hash  edb992fb3a753e7f
+#   text hash     f7bb11d042f67295
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1aeeb9815d3c5ce6
-#   text hash     adb4b185a5f61901
+#   content hash  edb992fb3a753e7f
+#   text hash     d80d3120d79edfc4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1aeeb9815d3c5ce6
-#   text hash     dfb3a02b9c41c92a
+#   content hash  edb992fb3a753e7f
+#   text hash     3edf79f8eb7379d2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1aeeb9815d3c5ce6
-#   text hash     75c7fe87542636c3
+#   content hash  edb992fb3a753e7f
+#   text hash     a2c9c2d089947a91
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

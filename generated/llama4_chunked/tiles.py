@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1aeeb9815d3c5ce6
-#   text hash     9448d37e97512b3f
+#   content hash  edb992fb3a753e7f
+#   text hash     cfc63c522b6af886
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6f1290adf408c956
-#   text hash     0008f4f421039734
+#   content hash  8eec658f460da42b
+#   text hash     65046d2645f906a3
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6f1290adf408c956
-#   text hash     ef2b4bfe56b7fb9e
+#   content hash  8eec658f460da42b
+#   text hash     dfd92c1af949cdd1
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6f1290adf408c956
-#   text hash     3155c2a72865c405
+#   content hash  8eec658f460da42b
+#   text hash     543cac2079910b82
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6f1290adf408c956
-#   text hash     fad7d87097a39fb9
+#   content hash  8eec658f460da42b
+#   text hash     b86413939796aea1
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import torch
 
+from . import arguments, decode_arguments
 from .api import attention
+from .decode import append, attend_with_cache
 
 
 class Attention(torch.nn.Module):
@@ -71,10 +73,12 @@ class Attention(torch.nn.Module):
         *,
         k_lens: torch.Tensor | None = None,
         k_starts: torch.Tensor | None = None,
+        cache: Cache | None = None,
     ) -> torch.Tensor:
         """What the layer makes of x (B, T, hidden_size), in its shape.
 
         k_lens, k_starts: int32 (B,), optional; entry b has the tokens of rows k_starts[b] to k_lens[b], without the last one
+        cache: of `new_cache`, optional; x are tokens that follow those in it
         """
         terms = {
             "log_decay": torch.nn.functional.logsigmoid(self.log_decay_proj(x).float()),
@@ -83,13 +87,44 @@ class Attention(torch.nn.Module):
         q = self.q_norm(torch.unflatten(self.q_proj(x), -1, (-1, self.head_dim)))
         k = self.k_norm(torch.unflatten(self.k_proj(x), -1, (-1, self.head_dim)))
         v = torch.unflatten(self.v_proj(x), -1, (-1, self.v_head_dim))
-        out = attention(
-            q, k, v, **terms, k_lens=k_lens, k_starts=k_starts, q_start=_start(k_lens, k_starts), scale=self.scale
-        )
+        if cache is not None:
+            if not (k_lens is k_starts is None):
+                raise ValueError("cache: expected no k_lens and k_starts beside it; Cache.keep leaves padding out")
+            out = self._decode(q, k, v, cache, terms)
+        else:
+            out = attention(
+                q, k, v, **terms, k_lens=k_lens, k_starts=k_starts, q_start=_start(k_lens, k_starts), scale=self.scale
+            )
         out = out.flatten(-2)
         if self.g_proj is not None:
             out = out * self.g_proj(x).sigmoid()
         return self.o_proj(out)
+
+    def new_cache(self, batch: int, size: int, dtype: torch.dtype | None = None) -> Cache:
+        """An empty cache with room for `size` tokens of each of `batch` sequences."""
+        if dtype not in (None, *arguments.FLOATS):
+            raise TypeError(f"dtype: expected float16, bfloat16 or float32, got {arguments.plain(dtype)}")
+        weight, heads = self.k_proj.weight, self.num_kv_heads
+        k, v = (weight.new_empty((batch, size, heads, n), dtype=dtype) for n in (self.head_dim, self.v_head_dim))
+        values = {
+            "log_decay": weight.new_empty((batch, size, self.num_heads), dtype=torch.float32),
+        }
+        return Cache(k, v, values)
+
+    def _decode(self, q, k, v, cache, terms):
+        """Attention of new tokens, which join the cache."""
+        if torch.is_grad_enabled():
+            decode_arguments.refuse_gradients(q=q, k=k, v=v)
+        cache.append(k, v, terms)
+        if cache.longest == 0:
+            # nothing is cached that a prompt would have to read
+            out = attention(q, k, v, **terms, scale=self.scale)
+        else:
+            out = attend_with_cache(
+                q, cache.k, cache.v, cache.seq_lens + q.shape[1], **(terms | cache.values), scale=self.scale
+            )
+        cache.grow(q.shape[1])  # not sooner: a call that is refused leaves the cache as it was
+        return out
 
     def extra_repr(self) -> str:
         """What the module's text says beside its parts."""
@@ -101,3 +136,58 @@ def _start(k_lens, k_starts):
     if k_starts is not None:
         return -k_starts
     return None if k_lens is None else 0
+
+
+class Cache:
+    """Keys and values of the tokens that a layer has seen.
+
+    k (B, size, Hkv, D) and v (B, size, Hkv, Dv); seq_lens, int32 (B,), says how many tokens each sequence has.
+    values holds, by keyword, what the layer makes of each token besides, in its axes with size tokens.
+    """
+
+    def __init__(self, k: torch.Tensor, v: torch.Tensor, values: dict[str, torch.Tensor]):
+        self.k, self.v, self.size = k, v, k.shape[1]
+        self.values = values
+        self.seq_lens = torch.zeros(k.shape[0], dtype=torch.int32, device=k.device)
+        self.longest = 0  # at least what each sequence has: known without a look at the device
+
+    def append(self, k, v, values):
+        """Puts new tokens behind those of each sequence; `grow` counts them in."""
+        tokens = k.shape[1]
+        if k.shape[0] != len(self.seq_lens):
+            raise ValueError(f"cache: expected a batch of {len(self.seq_lens)}, as it was made for, got {k.shape[0]}")
+        if self.longest + tokens > self.size:
+            raise ValueError(f"cache: expected room for {self.longest + tokens} tokens, got {self.size}")
+        places = self.seq_lens[:, None] + torch.arange(tokens, dtype=torch.int64, device=k.device)
+        slots = places + self.size * torch.arange(len(places), device=k.device)[:, None]
+        append(k, v, self.k, self.v, slots)
+        sequences = torch.arange(len(places), device=k.device)[:, None]
+        for name, axes in (("log_decay", (0, 1)),):
+            kept, new = (x.movedim(axes, (0, 1)) for x in (self.values[name], values[name]))
+            kept[sequences, places] = new.to(kept.dtype)
+
+    def grow(self, tokens):
+        """Counts in as many new tokens of each sequence, which `append` has put there."""
+        self.seq_lens += tokens
+        self.longest += tokens
+
+    def keep(self, lengths: torch.Tensor, longest: int | None = None) -> None:
+        """Forgets all but the first tokens of each sequence: padding at the end of prompts, or drafts.
+
+        lengths: int32 (B,)
+        longest: the largest of them, optional; without it no room is given back, as finding it would wait for the device
+        """
+        shape = self.seq_lens.shape
+        arguments.check_tensor(
+            "lengths", lengths, self.seq_lens, arguments.INTEGERS, shape, full_axes=(0,), other="the cache"
+        )
+        kept, looked = torch.minimum(self.seq_lens, lengths), arguments.at_hand(lengths)
+        if looked and (lengths < 0).any():
+            raise ValueError(f"lengths: expected none below 0, got {lengths.tolist()}")
+        if longest is not None:
+            longest = arguments.as_int("longest", longest, minimum=0, maximum=self.size)
+            most = max(kept.tolist(), default=0) if looked else 0
+            if longest < most:
+                raise ValueError(f"longest: expected at least the {most} tokens that a sequence keeps, got {longest}")
+            self.longest = min(self.longest, longest)
+        self.seq_lens.copy_(kept)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9070aac76759ec91
-#   text hash     fd02e3c60119495c
+#   content hash  a1630d2af49655fb
+#   text hash     5fec442420a86871
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9070aac76759ec91
-#   text hash     f4d6da5c5161eb4c
+#   content hash  a1630d2af49655fb
+#   text hash     dac8b6d32614f550
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

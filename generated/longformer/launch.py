@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9070aac76759ec91
-#   text hash     702b206fad1fc6fa
+#   content hash  a1630d2af49655fb
+#   text hash     22d7e74e6312cac2
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

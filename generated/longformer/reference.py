@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9070aac76759ec91
-#   text hash     92d5d1f8f51e5628
+#   content hash  a1630d2af49655fb
+#   text hash     39f41cb464ebb7bf
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

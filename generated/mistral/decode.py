@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7e41f3c7d4f9d951
-#   text hash     d31f3fd06e3b87bb
+#   content hash  718d7895ed8da3c0
+#   text hash     313be80b4424ec81
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

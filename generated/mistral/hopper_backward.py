@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7e41f3c7d4f9d951
-#   text hash     1d9d1a54e80c8191
+#   content hash  718d7895ed8da3c0
+#   text hash     8bc6f38975fc1a35
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7e41f3c7d4f9d951
-#   text hash     7535db60ee058048
+#   content hash  718d7895ed8da3c0
+#   text hash     1846efecb87167f2
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7e41f3c7d4f9d951
-#   text hash     dbf2411266b3251e
+#   content hash  718d7895ed8da3c0
+#   text hash     ee6bfd480b7a2058
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

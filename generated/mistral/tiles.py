@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7e41f3c7d4f9d951
-#   text hash     596e6c6cb5430eb5
+#   content hash  718d7895ed8da3c0
+#   text hash     b3eb60db73fb8552
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f054e1f05509918d
-#   text hash     8992ff1575ad96c6
+#   content hash  47639ad2ab9de8e6
+#   text hash     81a59e9fe8ac242f
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f054e1f05509918d
-#   text hash     05feb6fb4f00740d
+#   content hash  47639ad2ab9de8e6
+#   text hash     ad8033067183d7c0
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f054e1f05509918d
-#   text hash     59088774b87b6954
+#   content hash  47639ad2ab9de8e6
+#   text hash     f8d2aba70f64dbf2
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f054e1f05509918d
-#   text hash     d9cdd72dc2920ac9
+#   content hash  47639ad2ab9de8e6
+#   text hash     8d0bb95a0d887947
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

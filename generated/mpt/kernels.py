@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f054e1f05509918d
-#   text hash     6758319d3b854e36
+#   content hash  47639ad2ab9de8e6
+#   text hash     f15037c0e3310bed
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f054e1f05509918d
-#   text hash     8c05fa6bba228aa7
+#   content hash  47639ad2ab9de8e6
+#   text hash     0feed300f6eec6ce
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f054e1f05509918d
-#   text hash     c6ef94333c418b71
+#   content hash  47639ad2ab9de8e6
+#   text hash     799b1788248517dc
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

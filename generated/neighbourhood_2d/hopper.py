@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1c12c9632a8f3573
-#   text hash     d3e3a802fe92f297
+#   content hash  dbf76eede879b23e
+#   text hash     42669d1c98eeaf47
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

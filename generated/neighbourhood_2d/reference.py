@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1c12c9632a8f3573
-#   text hash     b3b15ea3208a47d9
+#   content hash  dbf76eede879b23e
+#   text hash     b1ec473a1d7dc3a1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

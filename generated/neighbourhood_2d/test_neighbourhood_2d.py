@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1c12c9632a8f3573
-#   text hash     cbb61a7441a6be6e
+#   content hash  dbf76eede879b23e
+#   text hash     fafb5549f74748e3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1c12c9632a8f3573
-#   text hash     b564dff88e7ffb2c
+#   content hash  dbf76eede879b23e
+#   text hash     87ba7938eacb70fb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3d09667a39de7da4
-#   text hash     32f66c0fadbd12b2
+#   content hash  499c236e3c974227
+#   text hash     8a7d0666fd6223ce
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

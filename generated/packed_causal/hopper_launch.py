@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3d09667a39de7da4
-#   text hash     2c290b0a73edac91
+#   content hash  499c236e3c974227
+#   text hash     f6aac6884864d1f6
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

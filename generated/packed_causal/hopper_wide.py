@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3d09667a39de7da4
-#   text hash     8f4143a9e8b4f6bd
+#   content hash  499c236e3c974227
+#   text hash     30b724d5363dd09c
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

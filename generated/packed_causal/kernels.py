@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3d09667a39de7da4
-#   text hash     f91d75c87b9b504d
+#   content hash  499c236e3c974227
+#   text hash     67e21f8bbb26180d
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3d09667a39de7da4
-#   text hash     7d13f3006d5d896b
+#   content hash  499c236e3c974227
+#   text hash     bfc13d97c3f264e9
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

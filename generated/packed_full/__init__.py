@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8cd1590850aa99c7
-#   text hash     a6697464d84de68e
+#   content hash  f5c76d3db0128bcc
+#   text hash     628304b03afad3b9
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

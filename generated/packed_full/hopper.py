@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8cd1590850aa99c7
-#   text hash     dde0cf9bfa7357d5
+#   content hash  f5c76d3db0128bcc
+#   text hash     48e7705911b67a98
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8cd1590850aa99c7
-#   text hash     c44dcfbf5a6caaf0
+#   content hash  f5c76d3db0128bcc
+#   text hash     cb3a8c1700536ad9
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

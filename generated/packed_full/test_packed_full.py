@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8cd1590850aa99c7
-#   text hash     895614af796481e7
+#   content hash  f5c76d3db0128bcc
+#   text hash     be5a3b03357bc71b
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8cd1590850aa99c7
-#   text hash     fb44d411308a5861
+#   content hash  f5c76d3db0128bcc
+#   text hash     0b80bf7f77c00ae8
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

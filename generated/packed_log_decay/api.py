@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f2009d4dc4fd5252
-#   text hash     6b3165eb77ded376
+#   content hash  2713ab64f6ca9623
+#   text hash     8e429fbee06b24f8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

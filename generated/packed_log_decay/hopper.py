@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f2009d4dc4fd5252
-#   text hash     ab154bc0b6aff723
+#   content hash  2713ab64f6ca9623
+#   text hash     4f7cca7410afcd93
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

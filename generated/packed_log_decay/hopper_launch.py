@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f2009d4dc4fd5252
-#   text hash     f73e1787eb5f3521
+#   content hash  2713ab64f6ca9623
+#   text hash     1930acca5ee7e504
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f2009d4dc4fd5252
-#   text hash     a9f2cc9e57d23259
+#   content hash  2713ab64f6ca9623
+#   text hash     2cd97cf69239522d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

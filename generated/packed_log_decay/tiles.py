@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f2009d4dc4fd5252
-#   text hash     3ce326d672b7899d
+#   content hash  2713ab64f6ca9623
+#   text hash     90924080a00b6f3e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

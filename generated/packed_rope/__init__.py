@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dcce2d4dd04d465e
-#   text hash     ab5dec0daa721835
+#   content hash  aa212d111dc954a6
+#   text hash     fa092b804ea22189
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dcce2d4dd04d465e
-#   text hash     0383dbf4f451393d
+#   content hash  aa212d111dc954a6
+#   text hash     067921ef85e2dec5
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dcce2d4dd04d465e
-#   text hash     9032092c39f8bb67
+#   content hash  aa212d111dc954a6
+#   text hash     efcbc6331cc9c966
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dcce2d4dd04d465e
-#   text hash     312d07b686d85094
+#   content hash  aa212d111dc954a6
+#   text hash     3f752aed7e23b083
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

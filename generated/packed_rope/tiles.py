@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dcce2d4dd04d465e
-#   text hash     0f20ef76e142f38b
+#   content hash  aa212d111dc954a6
+#   text hash     b5b38b663802fe2a
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2045a803c01d3077
-#   text hash     6dd5fe40591e3f70
+#   content hash  6b915fafd40ea4a4
+#   text hash     14c50e5ba0875074
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

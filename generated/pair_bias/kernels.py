@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2045a803c01d3077
-#   text hash     b06852438b77bfc5
+#   content hash  6b915fafd40ea4a4
+#   text hash     0e95dd3c2bc86725
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2045a803c01d3077
-#   text hash     fe378c48e1d7196f
+#   content hash  6b915fafd40ea4a4
+#   text hash     4bd69618f3cdc7c0
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

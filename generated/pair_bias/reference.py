@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2045a803c01d3077
-#   text hash     7a4da69055816a23
+#   content hash  6b915fafd40ea4a4
+#   text hash     31c6b0a656a20e2a
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

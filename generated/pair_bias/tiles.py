@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2045a803c01d3077
-#   text hash     fcf82fac3629aafa
+#   content hash  6b915fafd40ea4a4
+#   text hash     90ce6e18cc045a42
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

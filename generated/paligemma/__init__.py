@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e5b916b44d4bb54b
-#   text hash     9b7103383c49ebf7
+#   content hash  3043c3a1288563b2
+#   text hash     ce8a9d780a1616f5
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

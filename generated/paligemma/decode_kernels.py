@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e5b916b44d4bb54b
-#   text hash     500ebecfccdcab29
+#   content hash  3043c3a1288563b2
+#   text hash     fa688d1dc92494a7
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e5b916b44d4bb54b
-#   text hash     23beff377bac5597
+#   content hash  3043c3a1288563b2
+#   text hash     8d25dfa1989ac5d8
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

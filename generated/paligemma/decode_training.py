@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e5b916b44d4bb54b
-#   text hash     999a87edc0d40a41
+#   content hash  3043c3a1288563b2
+#   text hash     ecf7cbaef134b46d
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

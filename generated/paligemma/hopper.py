@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e5b916b44d4bb54b
-#   text hash     ebea4273bdfbf332
+#   content hash  3043c3a1288563b2
+#   text hash     1f8f514a2080a45a
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

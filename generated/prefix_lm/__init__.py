@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9bd3ed988ebf3ec3
-#   text hash     31aa7439f9e63daa
+#   content hash  be3d77ef85df6de7
+#   text hash     7d18e6d468f1c5a5
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9bd3ed988ebf3ec3
-#   text hash     2f18e3649558de3a
+#   content hash  be3d77ef85df6de7
+#   text hash     0e837683f97a56d6
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

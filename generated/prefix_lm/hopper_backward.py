@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9bd3ed988ebf3ec3
-#   text hash     a912849fd8eb92b4
+#   content hash  be3d77ef85df6de7
+#   text hash     23df1621e32a5bd6
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9bd3ed988ebf3ec3
-#   text hash     1637b3e772dfae68
+#   content hash  be3d77ef85df6de7
+#   text hash     59e8f9d0c8432faf
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9bd3ed988ebf3ec3
-#   text hash     1d137fdd9e8d1533
+#   content hash  be3d77ef85df6de7
+#   text hash     8b3adc9a41ede77d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

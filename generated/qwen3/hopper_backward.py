@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  efd2191b589a1cb8
-#   text hash     10c7c83b4e3af8e1
+#   content hash  b9fa2828bf356215
+#   text hash     b23b83623c6228a9
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

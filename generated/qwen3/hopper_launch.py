@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  efd2191b589a1cb8
-#   text hash     2fcc461f3a33a574
+#   content hash  b9fa2828bf356215
+#   text hash     8c413748a9d6b794
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

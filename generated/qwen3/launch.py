@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  efd2191b589a1cb8
-#   text hash     65502b2488aca654
+#   content hash  b9fa2828bf356215
+#   text hash     e0a7659121c1b556
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  efd2191b589a1cb8
-#   text hash     d82b189711f6e928
+#   content hash  b9fa2828bf356215
+#   text hash     227bde6fc39593a6
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  efd2191b589a1cb8
-#   text hash     96e6d798c2dc4a6d
+#   content hash  b9fa2828bf356215
+#   text hash     4fb46119193585ef
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3157ec79b34cccc3
-#   text hash     6fa5fb5298455993
+#   content hash  82a747ec678288f5
+#   text hash     31d099bf713d0627
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

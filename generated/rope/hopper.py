@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3157ec79b34cccc3
-#   text hash     3b7587f64cf68850
+#   content hash  82a747ec678288f5
+#   text hash     8dcff5036ad6cb30
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

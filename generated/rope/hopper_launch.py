@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3157ec79b34cccc3
-#   text hash     f87b073104a8a3a7
+#   content hash  82a747ec678288f5
+#   text hash     8b4e698d28b767f5
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

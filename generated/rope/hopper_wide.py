@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3157ec79b34cccc3
-#   text hash     1d4b0bfb3cd02219
+#   content hash  82a747ec678288f5
+#   text hash     0460b23edb24882c
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

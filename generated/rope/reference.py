@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3157ec79b34cccc3
-#   text hash     0d02a10c247f3897
+#   content hash  82a747ec678288f5
+#   text hash     0e273fc8a633ba3a
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2b42147c32347a38
-#   text hash     b4a70dd7395eea5f
+#   content hash  0e576d9efe9b29c5
+#   text hash     0a36e5b179e1e339
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

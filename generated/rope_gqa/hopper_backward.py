@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2b42147c32347a38
-#   text hash     b34d7a312d8ea2ec
+#   content hash  0e576d9efe9b29c5
+#   text hash     29250bfe42bf7d37
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2b42147c32347a38
-#   text hash     39d5e75dc1f04588
+#   content hash  0e576d9efe9b29c5
+#   text hash     54484f15cffed71a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

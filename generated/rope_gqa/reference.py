@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2b42147c32347a38
-#   text hash     ac41288d077070fa
+#   content hash  0e576d9efe9b29c5
+#   text hash     e20ed4588eae0b47
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

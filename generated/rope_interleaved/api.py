@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7aa5012cfc52476b
-#   text hash     5e566ee1bce9b4ff
+#   content hash  f820a1e3f3845377
+#   text hash     830b6eb3b3b75989
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7aa5012cfc52476b
-#   text hash     727a0ebf7c729011
+#   content hash  f820a1e3f3845377
+#   text hash     d744b0202dac96b4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7aa5012cfc52476b
-#   text hash     5e1b021ba4c2ec16
+#   content hash  f820a1e3f3845377
+#   text hash     b40b16576f7dd97e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7aa5012cfc52476b
-#   text hash     9ba7de3f136ff055
+#   content hash  f820a1e3f3845377
+#   text hash     40ecef06ce21e6fa
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6148747d15ddd7e6
-#   text hash     5176c7f9c2d6ab85
+#   content hash  accd8a0e47160f81
+#   text hash     2dbb8a9a1ce11e74
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

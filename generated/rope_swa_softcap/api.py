@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6148747d15ddd7e6
-#   text hash     70a3f83c913015db
+#   content hash  accd8a0e47160f81
+#   text hash     ba16ed5c842369dd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

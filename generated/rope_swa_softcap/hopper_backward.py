@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6148747d15ddd7e6
-#   text hash     6a6f07669eb6b8f3
+#   content hash  accd8a0e47160f81
+#   text hash     b44145d5a9fc02d9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6148747d15ddd7e6
-#   text hash     8a96e2bcd1663ff6
+#   content hash  accd8a0e47160f81
+#   text hash     e485c00b046b523d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

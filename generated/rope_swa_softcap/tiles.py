@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6148747d15ddd7e6
-#   text hash     d8abcdbcbffd37dd
+#   content hash  accd8a0e47160f81
+#   text hash     c1800ce51c317da8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ea5b5d84c87e09bd
-#   text hash     891a0782d709dd43
+#   content hash  47065339be4fc3a3
+#   text hash     b916d15df3fcf731
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ea5b5d84c87e09bd
-#   text hash     4f81053d24925ff9
+#   content hash  47065339be4fc3a3
+#   text hash     f6ce43f46cec6399
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

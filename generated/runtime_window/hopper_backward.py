@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ea5b5d84c87e09bd
-#   text hash     32c0dc028ad146e1
+#   content hash  47065339be4fc3a3
+#   text hash     79b34a56ab6d1902
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ea5b5d84c87e09bd
-#   text hash     eaef5acaf4e482f2
+#   content hash  47065339be4fc3a3
+#   text hash     ebd88c70495e64c6
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a7b08480ef84fae5
-#   text hash     720c097fde0e106d
+#   content hash  f5b2ed3a877864ae
+#   text hash     0a21a3119c391928
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

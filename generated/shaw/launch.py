@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a7b08480ef84fae5
-#   text hash     a0fa77222e45d7d3
+#   content hash  f5b2ed3a877864ae
+#   text hash     19a122f935d37a1e
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a7b08480ef84fae5
-#   text hash     3a8312ce5e3b865d
+#   content hash  f5b2ed3a877864ae
+#   text hash     bd54e11b58cb639a
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a7b08480ef84fae5
-#   text hash     2cbed1b928c2bddd
+#   content hash  f5b2ed3a877864ae
+#   text hash     6e676c4a910888d7
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a7b08480ef84fae5
-#   text hash     a77a50d0658a0c8b
+#   content hash  f5b2ed3a877864ae
+#   text hash     e973218c62f9c880
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

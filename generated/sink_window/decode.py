@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fb7505799d71d55d
-#   text hash     5d7558f59ae4fa42
+#   content hash  aa4deb58ae547e9a
+#   text hash     a3b03e4166952f46
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fb7505799d71d55d
-#   text hash     34729300758c16a5
+#   content hash  aa4deb58ae547e9a
+#   text hash     7eb58f2bbf8dcad4
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

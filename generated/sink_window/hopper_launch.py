@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fb7505799d71d55d
-#   text hash     ff8f75d62c90ba3e
+#   content hash  aa4deb58ae547e9a
+#   text hash     2a9d053c2d16535e
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fb7505799d71d55d
-#   text hash     86b14ccd7d5ab79e
+#   content hash  aa4deb58ae547e9a
+#   text hash     073a025b08b97400
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fb7505799d71d55d
-#   text hash     88221ff56e7ad2d3
+#   content hash  aa4deb58ae547e9a
+#   text hash     9e543df53a87df4b
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

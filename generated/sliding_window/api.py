@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  03ee35f7be4aee3a
-#   text hash     c4d78d6b1a333103
+#   content hash  80dbb9efb3c1d19a
+#   text hash     68b1c71ced404d99
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

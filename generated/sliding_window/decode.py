@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  03ee35f7be4aee3a
-#   text hash     9b73a018ed346afe
+#   content hash  80dbb9efb3c1d19a
+#   text hash     fd97606bf06bf3c3
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

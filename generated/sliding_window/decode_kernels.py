@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  03ee35f7be4aee3a
-#   text hash     ed5657e9e3a7e2ac
+#   content hash  80dbb9efb3c1d19a
+#   text hash     4699263cd05fd567
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  03ee35f7be4aee3a
-#   text hash     64e17e8fd5cf5a54
+#   content hash  80dbb9efb3c1d19a
+#   text hash     094002d296f1749b
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

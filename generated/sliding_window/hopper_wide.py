@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  03ee35f7be4aee3a
-#   text hash     8d9934e434c392cb
+#   content hash  80dbb9efb3c1d19a
+#   text hash     6f11e761578ef655
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

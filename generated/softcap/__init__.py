@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f4a58378ddb3fa4f
-#   text hash     9e66b1c58d33af8f
+#   content hash  5c8d0dc0386da589
+#   text hash     20683c76cbddd327
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f4a58378ddb3fa4f
-#   text hash     2c773d07fa2c3aa4
+#   content hash  5c8d0dc0386da589
+#   text hash     2c1a2799b4b3dd9d
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f4a58378ddb3fa4f
-#   text hash     fcd7d0a12d9245c3
+#   content hash  5c8d0dc0386da589
+#   text hash     427044876b576ddf
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

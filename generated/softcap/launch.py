@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f4a58378ddb3fa4f
-#   text hash     d46d1fe1ca9e10b8
+#   content hash  5c8d0dc0386da589
+#   text hash     acc963aaa9e07fe6
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

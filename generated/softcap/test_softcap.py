@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f4a58378ddb3fa4f
-#   text hash     c7adbbf9c58b55da
+#   content hash  5c8d0dc0386da589
+#   text hash     980894941e643af2
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

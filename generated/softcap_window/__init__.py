@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  99c05a80212d8576
-#   text hash     5aa2edda2d3f0c8e
+#   content hash  3b86fadca26aab25
+#   text hash     1be11244661e935d
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  99c05a80212d8576
-#   text hash     2883eb49c6678eb5
+#   content hash  3b86fadca26aab25
+#   text hash     c90c7576b98a12df
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

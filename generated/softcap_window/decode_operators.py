@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  99c05a80212d8576
-#   text hash     fd620ad775cde059
+#   content hash  3b86fadca26aab25
+#   text hash     cb9be9b1f6f819a1
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

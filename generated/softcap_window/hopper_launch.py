@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  99c05a80212d8576
-#   text hash     10b44adca07b6e75
+#   content hash  3b86fadca26aab25
+#   text hash     9d820adddfe8c525
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  99c05a80212d8576
-#   text hash     a6f9d6ab7a0bad6b
+#   content hash  3b86fadca26aab25
+#   text hash     2aa2412eeef9835f
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

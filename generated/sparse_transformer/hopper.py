@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  53fe70e041bbf62d
-#   text hash     37f9a1541c7fffb3
+#   content hash  58c8dddfa3e8f95d
+#   text hash     9a962444bae01190
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  53fe70e041bbf62d
-#   text hash     da8992c105366f33
+#   content hash  58c8dddfa3e8f95d
+#   text hash     4afd0e1d6d8b39f6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  53fe70e041bbf62d
-#   text hash     6246ddb6ba49f8a7
+#   content hash  58c8dddfa3e8f95d
+#   text hash     7cf9f0741042e968
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

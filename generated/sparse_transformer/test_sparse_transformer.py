@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  53fe70e041bbf62d
-#   text hash     f9ef14d73d58b968
+#   content hash  58c8dddfa3e8f95d
+#   text hash     58f2a991d19d0a7d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

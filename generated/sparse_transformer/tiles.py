@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  53fe70e041bbf62d
-#   text hash     e407fd9942e050c0
+#   content hash  58c8dddfa3e8f95d
+#   text hash     35d84101fa065479
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cf2a691cb313722d
-#   text hash     b20f4daab3ad6acb
+#   content hash  5b2c013e066f8691
+#   text hash     481a1e8b11550a90
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

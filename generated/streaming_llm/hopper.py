@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cf2a691cb313722d
-#   text hash     c0470a3927eb28fc
+#   content hash  5b2c013e066f8691
+#   text hash     b35e9305bbcab9aa
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cf2a691cb313722d
-#   text hash     6a6cf3f7f5162e49
+#   content hash  5b2c013e066f8691
+#   text hash     6a1443f93d0ee737
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cf2a691cb313722d
-#   text hash     7e519c845decdcf8
+#   content hash  5b2c013e066f8691
+#   text hash     5a046d2290d9736c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cf2a691cb313722d
-#   text hash     b2d75c0bfbaed3df
+#   content hash  5b2c013e066f8691
+#   text hash     154461efd4e99732
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

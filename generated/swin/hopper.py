@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3a5da2b179a47362
-#   text hash     6b9218d3ec238390
+#   content hash  de1b5695f2d016c4
+#   text hash     973bac53525dc032
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

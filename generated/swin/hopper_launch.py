@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3a5da2b179a47362
-#   text hash     af0be602d9c28185
+#   content hash  de1b5695f2d016c4
+#   text hash     f6e5aef9d6f5d6bb
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3a5da2b179a47362
-#   text hash     3aa739cc745cdf27
+#   content hash  de1b5695f2d016c4
+#   text hash     2bb09dec579b01ca
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3a5da2b179a47362
-#   text hash     511bdf106a2e52cc
+#   content hash  de1b5695f2d016c4
+#   text hash     958951cd58596443
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3a5da2b179a47362
-#   text hash     f96b09a49836af0a
+#   content hash  de1b5695f2d016c4
+#   text hash     8be7e286f25bcdea
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

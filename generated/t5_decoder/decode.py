@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bbd27e3c948df1c6
-#   text hash     0c6b4b776989f67b
+#   content hash  f6675128baace01a
+#   text hash     d8827729a29ba959
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bbd27e3c948df1c6
-#   text hash     426b7d6fddf71aa5
+#   content hash  f6675128baace01a
+#   text hash     29858ab7ec6440a4
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -74,11 +74,16 @@ def tile_of_join(splits, v):
     return chunks, min(runtime.padded_width(v), 1024 // chunks)
 
 
+def size_of_parts(q, v, splits):
+    """How many float32 values the parts of so many splits take: of each a row of v's width, and its LSE."""
+    return q.numel() // q.shape[-1] * splits * (v.shape[-1] + 1)
+
+
 def workspace_size(q, k, v, longest, max_seqlen_k, split_size, reach, first_keys):
-    """How many float32 values the parts of all splits take: of each a row of v's width, and its LSE."""
+    """How many float32 values the parts of all splits take."""
     keys = split_of(q, k, v, longest, split_size)[-1]
     splits = count_splits(keys, longest, max_seqlen_k, reach, first_keys)
-    return q.numel() // q.shape[-1] * splits * (v.shape[-1] + 1)
+    return size_of_parts(q, v, splits)
 
 
 @runtime.on_its_device

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bbd27e3c948df1c6
-#   text hash     12952e901ff571bb
+#   content hash  f6675128baace01a
+#   text hash     96214bdf597ca0e6
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

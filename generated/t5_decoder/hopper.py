@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bbd27e3c948df1c6
-#   text hash     f2aeb9b0096da1fa
+#   content hash  f6675128baace01a
+#   text hash     cffb0b2cd2a7dfe3
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

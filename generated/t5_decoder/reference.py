@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bbd27e3c948df1c6
-#   text hash     3efafcab099a754a
+#   content hash  f6675128baace01a
+#   text hash     6666947944ab48e5
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bbd27e3c948df1c6
-#   text hash     188e07d5969f0eba
+#   content hash  f6675128baace01a
+#   text hash     c92ed9146e045f68
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

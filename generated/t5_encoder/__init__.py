@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  008506257cf30dde
-#   text hash     a0e4569c25c9e6ea
+#   content hash  7f1b5869b77b609b
+#   text hash     ab18713dfab66996
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

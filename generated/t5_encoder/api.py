@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  008506257cf30dde
-#   text hash     a9f8562cfddd5d5a
+#   content hash  7f1b5869b77b609b
+#   text hash     6275631f536b8ab4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  008506257cf30dde
-#   text hash     4473e409b8f979e8
+#   content hash  7f1b5869b77b609b
+#   text hash     8c9a811b83e00409
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  008506257cf30dde
-#   text hash     c816d0fd3e240ae3
+#   content hash  7f1b5869b77b609b
+#   text hash     f88258f40866abde
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

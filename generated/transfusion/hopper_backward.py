@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e1f44aac408e14ae
-#   text hash     cff0a925f927cf13
+#   content hash  445b0e553ed28648
+#   text hash     7ea228b38ff50db8
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e1f44aac408e14ae
-#   text hash     14c078efa7bd4eb5
+#   content hash  445b0e553ed28648
+#   text hash     c57936dd6030da84
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

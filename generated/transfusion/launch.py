@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e1f44aac408e14ae
-#   text hash     58b83ef2f576d320
+#   content hash  445b0e553ed28648
+#   text hash     9300862fad37413e
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

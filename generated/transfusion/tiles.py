@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e1f44aac408e14ae
-#   text hash     4f86cf20776514c0
+#   content hash  445b0e553ed28648
+#   text hash     a5706a102e9cf6e4
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

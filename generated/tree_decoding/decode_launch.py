@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3cfb42ebe7e8f7aa
-#   text hash     a28d8b4e45999c3b
+#   content hash  ee0b57903bfe35d6
+#   text hash     6c64750d140ea7f2
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -74,11 +74,16 @@ def tile_of_join(splits, v):
     return chunks, min(runtime.padded_width(v), 1024 // chunks)
 
 
+def size_of_parts(q, v, splits):
+    """How many float32 values the parts of so many splits take: of each a row of v's width, and its LSE."""
+    return q.numel() // q.shape[-1] * splits * (v.shape[-1] + 1)
+
+
 def workspace_size(q, k, v, longest, max_seqlen_k, split_size, reach, first_keys):
-    """How many float32 values the parts of all splits take: of each a row of v's width, and its LSE."""
+    """How many float32 values the parts of all splits take."""
     keys = split_of(q, k, v, longest, split_size)[-1]
     splits = count_splits(keys, longest, max_seqlen_k, reach, first_keys)
-    return q.numel() // q.shape[-1] * splits * (v.shape[-1] + 1)
+    return size_of_parts(q, v, splits)
 
 
 @runtime.on_its_device

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3cfb42ebe7e8f7aa
-#   text hash     e62641dc6927680f
+#   content hash  ee0b57903bfe35d6
+#   text hash     3b9875211718143e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

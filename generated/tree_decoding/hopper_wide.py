@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3cfb42ebe7e8f7aa
-#   text hash     d3829d32fdc2b3a0
+#   content hash  ee0b57903bfe35d6
+#   text hash     f2f6b3630499727f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

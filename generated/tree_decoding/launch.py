@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3cfb42ebe7e8f7aa
-#   text hash     0a0d7eea57882c5f
+#   content hash  ee0b57903bfe35d6
+#   text hash     440f95ebefe89599
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

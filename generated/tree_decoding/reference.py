@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3cfb42ebe7e8f7aa
-#   text hash     44158b22bb6d7123
+#   content hash  ee0b57903bfe35d6
+#   text hash     b127b73f174a21eb
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3cfb42ebe7e8f7aa
-#   text hash     ee5078fac17befa7
+#   content hash  ee0b57903bfe35d6
+#   text hash     10f1efd467f4ce14
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -55,6 +55,34 @@ def test_kernels_compile(compiler: Compiler, tmp_path: Path, name: str, width: i
     assert shared >= 2 * 2 * (16 if width >= 256 else 32) * width * 2
 
 
+SUMS = """
+import sys
+from pathlib import Path
+import unformatted
+from attnforge.gpu import compile
+target = compile.targets(["sm_90"])["sm_90"]
+
+folder = Path(sys.argv[1])
+for case in unformatted.launches(folder / "some.yaml", folder, 128, "bf16").of("sm_90")[-5:]:
+    early = {"OVERLAP": True} if "OVERLAP" in case.constants else {}
+    made, log = compile.compiled(case._replace(constants=case.constants | early), target)
+    waits = made.asm["ptx"].count("griddepcontrol.wait"), made.asm["ptx"].count("griddepcontrol.launch_dependents")
+    found = compile.figures(made, log, target)
+    print(case.name, found.spills, found.shared, made.asm["ttgir"].count("async_copy_global_to_local"), *waits)
+"""
+
+
+def test_kernels_of_running_sums_compile(compiler: Compiler, tmp_path: Path) -> None:
+    (tmp_path / "some.yaml").write_text("name: some\nexports: [decode]\nmask: [causal]\nscore: [log_decay]\n")
+    found = {kernel: [int(x) for x in rest] for kernel, *rest in map(str.split, compiler.run(SUMS, tmp_path))}
+    assert list(found) == ["sum_keys", "sum_stretches", "attend_split", "join_splits", "append_rows"]
+    assert all(spills <= 8 for spills, *_ in found.values())
+    # each waits for the one before it
+    assert [waits for *_, waits, _ in found.values()] == [1, 1, 1, 1, 0]
+    # of keys, values, sums of keys, and both parts of what stands before: two tiles ahead, and one in the loop
+    assert found["attend_split"][2] == 5 * 3
+
+
 HOPPER = """
 import sys
 from pathlib import Path

@@ -84,7 +84,6 @@ def test_scores_tell_of_caps_biases_and_positions(tmp_path: Path) -> None:
         ("exports: [decode, decode]", "2:19", "decode stands twice"),
         ("dropout: true\nexports: [decode]", "3:11", "decode: dropout is for training"),
         ("algorithm: flash1\nexports: [decode]", "3:11", "decode: the algorithm flash1 is an earlier order"),
-        ("exports: [decode]\nmask: [causal]\nscore: [log_decay]", "2:11", "decode: log_decay is summed over tokens"),
         (
             "exports: [decode]\nscore: [expr: score * out]\ninputs: {out: {axes: [head]}}",
             "2:11",

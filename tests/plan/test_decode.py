@@ -64,6 +64,25 @@ def tokens(s: Sequences, c: Cache, packed: bool) -> tuple[Values, Callable[[int]
     return {"mood": c.stored(rows)}, lambda b: {"mood": rows[b][None]}
 
 
+def decays(s: Sequences, c: Cache, packed: bool) -> tuple[Values, Callable[[int], Values]]:
+    """A decay of each token and head, and documents that begin anywhere."""
+    rows = [-torch.rand(n, s.heads) for n in s.lengths]
+    for x in rows:
+        x[torch.rand(x.shape) > 0.97] = -math.inf
+    return {"log_decay": c.stored(rows)}, lambda b: {"log_decay": rows[b][None]}
+
+
+def rises(s: Sequences, c: Cache, packed: bool) -> tuple[Values, Callable[[int], Values]]:
+    """Values of each token, in the axes of several inputs."""
+    rows = [(0.1 * torch.randn(n, s.heads), 0.1 * torch.randn(n), torch.randn(n, s.kv_heads)) for n in s.lengths]
+    for x, _, z in rows:
+        x[torch.rand(x.shape) > 0.98] = -math.inf
+        z[torch.rand(z.shape) > 0.98] = -math.inf
+    x, y, z = (c.stored(list(one)) for one in zip(*rows, strict=True))
+    given = {"x": x, "y": y, "z": z.transpose(1, 2)}
+    return given, lambda b: {"x": rows[b][0][None], "y": rows[b][1][None], "z": rows[b][2].T[None]}
+
+
 def tree(s: Sequences, c: Cache, packed: bool) -> tuple[Values, Callable[[int], Values]]:
     """Which new tokens see which."""
     found = torch.rand(len(s.new), max(s.new), max(s.new)) > 0.4
@@ -126,6 +145,13 @@ inputs:
   near: {axes: [batch, query, 8], default: 0.25}
   calm: {axes: [key, batch], default: 0.75, min: 0.5}
   mood: {axes: [token], default: 1.5}
+"""
+SUMS = """mask: [{0}]
+score: [expr: 'score * (1 + 0.01 * (y[q] - y[k])) + 0.1 * (x[q] - x[k]) + 0.05 * z[k] + 0.01 * y[max(k - 70, 0)]']
+inputs:
+  x: {{axes: [batch, token, head], scan: cumsum}}
+  y: {{axes: [batch, token], grad: false, scan: cumsum}}
+  z: {{axes: [batch, kv_head, token], grad: true, scan: cumsum}}
 """
 VARIANTS = {
     "plain": Variant("mask: [causal]"),
@@ -190,6 +216,14 @@ VARIANTS = {
         rope=True,
         shape={"width": 288},
     ),
+    "decaying": Variant("mask: [causal]\nscore: [log_decay]", decays),
+    "decaying_packed": Variant("layout: packed\nmask: [causal]\nscore: [log_decay]", decays),
+    "decaying_window": Variant("mask: [causal, sliding_window: {size: 20}]\nscore: [log_decay]", decays),
+    "decaying_pieces": Variant(
+        "mask: [causal, any: [expr: 'q // 20 == k // 20', expr: 'k < 4']]\nscore: [log_decay]", decays
+    ),
+    "summed": Variant(SUMS.format("causal"), rises),
+    "summed_both_ways": Variant(SUMS.format("expr: 'q - k < 90'"), rises),
     "latent": Variant("latent: true\nmask: [causal]", shape=LATENT),
     "latent_scored": Variant(
         "latent: true\nmask: [causal, sliding_window: {size: 40}]\nscore: [alibi]\nsink: true",
@@ -206,8 +240,11 @@ VARIANTS = {
 }
 
 
-def of_name(name: str, s: Sequences) -> tuple[Any, Callable[[int], Any]]:
+def of_name(name: str, s: Sequences, c: Cache) -> tuple[Any, Callable[[int], Any]]:
     """A keyword of a shipped variant, and what it is for each sequence."""
+    if name == "log_decay":
+        given, alone = decays(s, c, packed=False)
+        return given[name], lambda b: alone(b)[name]
     if name == "tree_mask":
         mask = torch.rand(len(s.new), max(s.new), max(s.new)) > 0.4
         return mask, lambda b: mask[b : b + 1, : s.new[b], : s.new[b]]
@@ -231,7 +268,8 @@ def test_shipped_variants(tmp_path: Path, name: str) -> None:
     ours = {*inspect.signature(module.attention).parameters} - {"q", "k", "v", "scale", "return_lse", "k_starts"}
     for new in (1, 4):
         s = Sequences([90, 6], [new, new], kv_heads=4 if "heads: equal" in text else 2, seed=new)
-        found = {x: of_name(x, s) for x in parameters if x in ours}
+        cache = Cache(s, page=8)
+        found = {x: of_name(x, s, cache) for x in parameters if x in ours}
 
         def alone(b: int, found: Values = found) -> Values:
             return {x: one(b) for x, (_, one) in found.items()}
@@ -240,7 +278,7 @@ def test_shipped_variants(tmp_path: Path, name: str) -> None:
             place = {"positions": torch.arange(s.lengths[b])}
             return {**ROPE, **place} if "cos" in found else {}
 
-        cache = Cache(s, page=8).fill(module.decode.append, turned)
+        cache.fill(module.decode.append, turned)
         given = {x: value for x, (value, _) in found.items()} | cache.pages()
         out = module.decode.attend_with_cache(torch.stack(s.q), cache.k, cache.v, s.seq_lens, **given)
         for x, y in zip(out, expected(module, s, alone)[0], strict=True):

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow
 
 TEXTS = {
     "traced": ("rope: {layout: half}\nmask: [causal, sliding_window: {size: runtime}]", "decode, statistics"),
+    "traced_sums": ("mask: [causal, sliding_window: {size: runtime}]\nscore: [log_decay]", "decode, statistics"),
     "traced_latent": ("latent: true\nmask: [causal]", "decode"),
 }
 ANGLES = torch.randn(64, 8)
@@ -111,6 +112,17 @@ def test_new_tokens_and_room_may_change(variant: Callable[[str], ModuleType]) ->
     for batch, room, tokens in ((2, 20, 3), (3, 30, 5), (5, 25, 2)):
         given = call(batch, room, tokens)
         assert torch.equal(compiled(**given), attend(**given))
+    assert counted.frame_count <= 2
+
+
+def test_running_sums_of_a_compiled_call(variant: Callable[[str], ModuleType]) -> None:
+    attend = variant("traced_sums").decode.attend_with_cache
+    counted = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(attend, fullgraph=True, backend=counted)
+    for batch, room, tokens in ((2, 90, 3), (3, 80, 5), (5, 70, 2)):
+        given = {x: y for x, y in call(batch, room, tokens).items() if x not in ROPE}
+        given |= {"log_decay": -torch.rand(batch, room, 4), "return_lse": True, "return_key_sums": True}
+        torch.testing.assert_close(compiled(**given), attend(**given), rtol=0, atol=0)
     assert counted.frame_count <= 2
 
 

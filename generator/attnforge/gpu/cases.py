@@ -109,13 +109,15 @@ class Cases(NamedTuple):
 
     def decoding(self, kernel: Kernel, tile: Tile, file: str = "decode_kernels") -> Case:
         """A launch of a kernel of decoding: one query over pages, all 128 heads of it where they are latent."""
-        case = self._launch(file, kernel, tile if kernel.step else Tile(16, 16, 4, 2))
+        warps = int(kernel.texts.get("warps", 4))
+        case = self._launch(file, kernel, tile if kernel.step else Tile(16, 16, warps, 2))
         strides = (p.name for p in kernel.parameters if p.type == "i32" and not p.varies)
         scales = [p.name for p in kernel.parameters if p.name.endswith("_scale_ptr")]  # of float8 alone
         chunks, columns = splits.joined(64, _power_of_2(self.v_dim))
         told = {
             "attend_split": {"GROUP": 128 if self.planned.spec.latent else 4},
             "append_rows": {"BLOCK_D": _power_of_2(self.head_dim)},
+            "sum_keys": {"HEADS": 32, "BLOCK_H": 16},
             "join_splits": {"CHUNK": splits.CHUNK, "CHUNKS": chunks, "COLUMNS": columns},
         }
         return case._replace(

@@ -130,10 +130,6 @@ def _no_decoding(spec: Candidate) -> Iterator[str]:
         yield f"the algorithm {spec.algorithm.name} is an earlier order of the whole forward pass; leave algorithm out"
     if spec.dropout:
         yield "dropout is for training; decode with a spec that leaves dropout out"
-    for given in spec.inputs:
-        if given.scan:
-            why = "needs the running sum of every cached token, which a cache does not hold"
-            yield f"{given.name} is summed over tokens: that {why}"
 
 
 def _no_layers(spec: Candidate) -> Iterator[str]:

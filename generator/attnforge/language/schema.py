@@ -170,7 +170,7 @@ class SpecModel(_Model):
     exports: list[Literal["decode", "transformers", "module", "statistics"]] = Field(
         [],
         description="Further files of the package. `decode`: `decode.py`, which attends to dense and paged caches; not "
-        "with `dropout`, `scan` or an earlier `algorithm`. `transformers`: `transformers.py`, which registers the "
+        "with `dropout` or an earlier `algorithm`. `transformers`: `transformers.py`, which registers the "
         "variant with models of that library; not with an earlier `algorithm`, `rope` other than `{layout: half}`, or "
         "terms that read `q` in a spec that is not causal. `module`: `module.py`, a layer with projections, norms, "
         "angles and a cache; not with `latent` or an earlier `algorithm`. `statistics`: `statistics.py`, with which "

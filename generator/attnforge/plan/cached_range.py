@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..printing import printers
-from . import reach, tile_ranges
+from . import reach, running_sums, tile_ranges
 from .reach import Reach
 from .statements import Block, Loop, Statement, names
 from .tile_ranges import TileRange
@@ -59,10 +59,14 @@ class KeySpan:
             found.append(Statement(name, f"{choice}{last}{')' * len(others)}"))
         return (*found, Statement("", f"return {', '.join(SPAN)}"))
 
-    def visit(self, *blocks: Block) -> tuple[Block, ...]:
-        """The statements that go with `blocks` through the tiles of a split that the rows see, range by range."""
+    def visit(self, *blocks: Block, narrowed: Iterable[Block] = ()) -> tuple[Block, ...]:
+        """The statements that go with `blocks` through the tiles of a split that the rows see, range by range.
+
+        Those `narrowed` keep ranges to what else tells of them.
+        """
         inside: tuple[Block, ...] = (
             Statement(", ".join(SPAN), self.call),
+            *narrowed,
             Statement("begin, end", "tl.maximum(lo, split_begin), tl.minimum(hi, split_begin + split_size)"),
             Statement("first", "begin // BLOCK_N"),
             Statement("last", "tl.where(begin < end, tl.cdiv(end, BLOCK_N), first)"),
@@ -85,14 +89,22 @@ class CachedRange(Reach):
 
     read: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     reading: tuple[str, ...] = field(default=(), compare=False)  # the call's numbers that those read
+    summed: str = field(default="0", compare=False)  # text of the first key of which kernels take running sums
 
 
 def build(spec: Spec) -> CachedRange:
     """The range of a spec's mask; everything where tensors or nothing at all bound it."""
-    read = tuple(_read(spec, reach.numbers(spec)))
+    found = reach.build(spec)
+    read, summed = tuple(_read(spec, reach.numbers(spec))), "0"
+    if any(given.scan for given in spec.inputs):
+        # sums are taken over hidden keys, too: all behind the first that may be seen
+        alone = found.first_keys == "0" and len(tile_ranges.spans(spec, "k")) == 1 and running_sums.differ(spec)
+        near = found.known and alone
+        summed = "tl.maximum(k_len - q_len - reach, 0)" if near else "0"
+        read = ((f"position - {found.reach}" if near else "0", "k_len"),)
     named = names(*(text for ends in read for text in ends))
     reading = tuple(name for name in reach.given(spec) if name in named)
-    return CachedRange(**vars(reach.build(spec)), read=read, reading=reading)
+    return CachedRange(**vars(found), read=read, reading=reading, summed=summed)
 
 
 def _read(spec: Spec, scalars: set[str]) -> Iterable[tuple[str, str]]:

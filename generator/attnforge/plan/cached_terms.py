@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from ..expressions.inputs import Axis, Input
 from ..expressions.tree import Node
+from . import cached_sums
 from .access import CASTS, Access, Site
 from .kernel_terms import KernelTerms
 from .paged import PAGED
 from .positions import FIRST
 from .sides import SIDES, Side
-from .statements import Statement, serving
+from .statements import Block, Statement, serving
 
 _ROWS = "[:, None]"
 _KEYS = "[None, :]"
@@ -30,7 +31,8 @@ class CachedTerms(KernelTerms):
 
     def extent(self, access: Access) -> frozenset[str]:
         """The sides along which an access differs inside a tile."""
-        return super().extent(access) | ({"q"} if "head" in access.input.kinds else frozenset())
+        own = "head" in access.input.kinds or cached_sums.reads(access)
+        return super().extent(access) | ({"q"} if own else frozenset())
 
     def reach(self, node: Node) -> frozenset[str]:
         """The sides along which an expression differs inside a tile."""
@@ -44,9 +46,27 @@ class CachedTerms(KernelTerms):
         """True: all inputs are read through pointers."""
         return True
 
+    @property
+    def taken(self) -> tuple[Input, ...]:
+        """The inputs that the kernel takes as they are: of others it takes running sums."""
+        return tuple(given for given in super().taken if not given.scan)
+
+    @property
+    def scanned(self) -> tuple[Input, ...]:
+        """The inputs of which it takes running sums."""
+        return tuple(given for given in self.spec.inputs if given.scan)
+
+    @property
+    def narrowed(self) -> tuple[Block, ...]:
+        """The statements that keep a range of keys to the documents of the tile's rows."""
+        begins = [access for access in self.accesses if access.input.source]
+        return tuple(cached_sums.narrowed(access) for access in begins)
+
     def loads(self, site: Site) -> tuple[Statement, ...]:
         """The statements that make accesses available, by where they run: "program", "step", or "mask" in steps."""
         found = list(self.before(site))
+        for given in self.scanned if site == "program" else ():
+            found += serving(self.readers(given), cached_sums.found(given))
         for access in self.accesses:
             inner = "step" if access in self.scored else "mask"
             if site == ("program" if self.extent(access) <= {"q"} else inner):
@@ -55,7 +75,7 @@ class CachedTerms(KernelTerms):
 
     def passed(self, read: Iterable[str], known: Iterable[str], more: Iterable[str] = ()) -> tuple[str, ...]:
         """The names that a step reads and does not know anyway, rows among packed new tokens included."""
-        return super().passed(read, known, ("own_row", *more))
+        return super().passed(read, known, ("own_row", *cached_sums.SHARED, *more))
 
     @property
     def paged(self) -> bool:
@@ -70,6 +90,9 @@ class CachedTerms(KernelTerms):
     def _read(self, access: Access) -> Iterator[Statement]:
         """The statements that load an access."""
         given, extent = access.input, self.extent(access)
+        if cached_sums.reads(access):
+            yield from self._sum(access)
+            return
         strides, written = dict(zip(self.strides(given), given.axes, strict=True)), list(access.index)
         offsets, keys = [], False
         for i, (stride, axis) in enumerate(strides.items()):
@@ -101,6 +124,16 @@ class CachedTerms(KernelTerms):
         if given.default is not None:
             value = f"{given.name}_default(h{_ROWS}, Hq) if {given.name}_ptr is None else {value}"
         yield Statement(access.name, value, shape=self._shape(extent))
+
+    def _sum(self, access: Access) -> Iterator[Statement]:
+        """The statements that load a running sum, or where the document of a token begins."""
+        (node,) = access.index
+        own = node.value if node.op == "var" else None
+        place = {"q": f"tl.maximum(q_pos, 0){_ROWS}", "k": f"k_pos{_KEYS}"}.get(str(own), f"{access.name}_place")
+        if place == f"{access.name}_place":
+            yield Statement(place, f"within({self.index_text(node)}, k_len)")
+        value = cached_sums.value(access, place)
+        yield Statement(access.name, value, shape=self._shape(self.extent(access)))
 
     def _along(self, access: Access, axis: Axis, index: Node | None) -> str:
         """Text of the place along an axis of tokens or of a table, within it."""

@@ -98,6 +98,8 @@ def refusal(spec: Spec, by_tile: bool) -> str:
     """Why decoding cannot have the bits of training, or ""; `by_tile`: a row's bits hang on where its tile begins."""
     if spec.packed:
         return "attention of this package takes packed sequences alone, and those of a cache have room behind them"
+    if any(given.scan for given in spec.inputs):
+        return "sums over tokens are taken from the first row of a tile: the bits of a row hang on where that begins"
     if by_tile:
         return "a mask such as block_sparse has the bits of a row hang on the tile that it stands in"
     return ""

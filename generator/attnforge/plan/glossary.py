@@ -238,6 +238,27 @@ def _decoding(plan: Plan) -> Iterator[Row]:
     yield "CHUNK", "splits that are added up one after the other"
     yield "CHUNKS, BLOCK_S", "chunks that are loaded at a time, and the splits in them"
     yield "COLUMNS", "columns of out that a program joins"
-    yield "BLOCK_H", "the power of 2 that holds the key heads"
+    if not plan.decode or not plan.decode.scans.each:
+        yield "BLOCK_H", "the power of 2 that holds the key heads"
     yield "MEASURED", "whether the scales of float8 are worked out here, and stored"
     yield "OVERLAP", "whether a kernel starts while the one before it ends"
+    if plan.decode and plan.decode.scans.each:
+        yield from _of_sums()
+
+
+def _of_sums() -> Iterator[Row]:
+    """Those of running sums in decode_kernels.py."""
+    yield "STRETCH", "keys whose running sums begin at one place, a multiple of as many"
+    yield "stretches, first_stretch", "for how many stretches of a sequence there is room in `sums`; the first of them"
+    yield "AT_A_TIME", "stretches that `sum_stretches` takes at a time"
+    yield "first_key", "the first key that is summed up"
+    yield "HEADS, BLOCK_H", "heads that have sums, and those of a program; of `append_rows` all key heads"
+    yield "x_ptr, RESET", "what `sum_keys` sums up; the largest value that begins a document, and counts 0"
+    yield "x, resets, begins", "values of a stretch, which of them begin a document, and their places, -1 elsewhere"
+    yield "sums_begin, x_sums_begin", "where the sums of an input x begin in the workspace, in steps of 16 values"
+    yield "x_base", "where the sums of x stand, for the heads of a tile's rows"
+    yield (
+        "x_before",
+        "the sum of all stretches before that of each row's position, in float64; x_q and x_k lack it",
+    )
+    yield "x_anchor", "the same in float32"

@@ -18,9 +18,11 @@ from ..language.spec import Spec
 from ..printing import printers
 from . import conditions, positions, storage
 from .access import CASTS, TYPES, Access, Site
-from .running_sums import REST
+from .running_sums import REST, anchor
 from .sides import BLOCKS, OTHER, SIDE_OF, Side
-from .statements import Call, Place, Statement, serving, targets
+from .statements import Block, Call, Place, Statement, serving, targets
+
+_TILES = ("first", "full_first", "full_last", "last")
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ class KernelInputs:
             owned = "tile" if self.whole_head and extent else outer
             if access.input.scan and site == owned:
                 place = f"tl.maximum({self.own}_first, 0).to(tl.int64) * {whole.name}_stride_token"
-                add(whole, Statement(f"{whole.name}_anchor", f"tl.load({self.base(whole)} + {place})"))
+                add(whole, Statement(anchor(whole.name), f"tl.load({self.base(whole)} + {place})"))
             if site == (owned if extent <= {self.own} else inner):
                 add(access, *{"row": self._row, "pair": self._pair, "entry": self._entry}[access.form](access))
         return tuple(found)
@@ -264,7 +266,7 @@ class KernelInputs:
 
         if not given.scan:
             return [Statement(access.name, load(given), shape=f"[{block}]")]
-        value = f"{load(given)} - {given.name}_anchor + {load(_rest(given))}"
+        value = f"{load(given)} - {anchor(given.name)} + {load(_rest(given))}"
         return [Statement(access.name, value, shape=f"[{block}]")]
 
     @staticmethod
@@ -302,7 +304,7 @@ class KernelInputs:
         there = f", mask={counts[0]} > 0, other=0" if counts else ""
         value = f"tl.load({text}{there}){self._seen_as(given) or CASTS[given.dtype]}"
         if given.scan:
-            value += f" - {given.name}_anchor + tl.load({text.replace(base, self.base(_rest(given)), 1)}{there})"
+            value += f" - {anchor(given.name)} + tl.load({text.replace(base, self.base(_rest(given)), 1)}{there})"
         return [*places, Statement(access.name, value, shape=self._shape(self.extent(access)))]
 
     def _shape(self, sides: Collection[str]) -> str:
@@ -347,29 +349,29 @@ class KernelInputs:
         return text
 
     @property
-    def narrowed(self) -> tuple[Call, ...]:
+    def narrowed(self) -> tuple[Block, ...]:
         """The statements that keep a range of tiles to the documents of the program's own tile."""
-        other = OTHER[self.own]
-        shift, block = positions.of_first(other), BLOCKS[other]
-        found = []
-        for given in self.spec.inputs:
-            if given.scan:
-                place = (self.base(given), f"{given.name}_stride_part", f"{given.name}_stride_token")
-                own, tiles = (f"{self.own}_first", f"{self.own}_last"), ("first", "full_first", "full_last", "last")
-                found.append(Call(", ".join(tiles), "keep_documents", (*place, *own, shift, *tiles, block)))
+        other, found = OTHER[self.own], list[Block]()
+        for given in (one for one in self.spec.inputs if one.scan):
+            place = (self.base(given), f"{given.name}_stride_part", f"{given.name}_stride_token")
+            own = (f"{self.own}_first", f"{self.own}_last", positions.of_first(other))
+            found.append(Call(", ".join(_TILES), "keep_documents", (*place, *own, *_TILES, BLOCKS[other])))
         return tuple(found)
 
     @cached_property
     def arguments(self) -> tuple[str, ...]:
         """The names of the parameters for the terms: options, scalars, pointers and strides."""
         names = [o.keyword for o in self.spec.options]
-        for given in self.spec.inputs:
-            if given.source:
-                continue
+        for given in self.taken:
             ways = (f"{given.name}_desc", f"{given.name}_ptr")
             names += [*ways, *self.strides(given)] if given.axes else [given.name]
             names += [f"{given.name}_stride_part"] if given.scan else []
         return (*names, *(("seed", "drop_below", "rescale") if self.spec.dropout else ()))
+
+    @property
+    def taken(self) -> tuple[Input, ...]:
+        """The inputs that the kernel takes as they are, or as what the host makes of them."""
+        return tuple(given for given in self.spec.inputs if not given.source)
 
     def strides(self, given: Input) -> dict[str, Axis]:
         """The names of an input's strides, and their axes."""

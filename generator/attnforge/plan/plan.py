@@ -260,8 +260,7 @@ class Plan:
 
     def reset(self, given: Input) -> str:
         """Text of the largest value of a running sum's input that begins a document."""
-        value = running_sums.largest_reset(self.spec, given)
-        return repr(value) if math.isfinite(value) else 'float("-inf")'
+        return running_sums.reset(self.spec, given)
 
     def scan_texts(self, given: Input) -> tuple[str, str]:
         """How the host hands an input to the scan, and what it drops of the result."""

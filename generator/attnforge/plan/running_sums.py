@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from ..expressions import calculus
 from ..expressions.inputs import Input
@@ -35,8 +35,7 @@ def by_documents(spec: Spec) -> Spec:
 
 def in_kernels(spec: Spec, own: str) -> Spec:
     """The spec as kernels read it: positions of the other side lie within the documents of the own side's tokens."""
-    sums = {given.name for given in spec.inputs if given.scan}
-    if not sums:
+    if not any(given.scan for given in spec.inputs):
         return spec
     place, other = (_Q, _K) if own == "q" else (_K, _Q)
     masks, parts = [], []
@@ -49,6 +48,37 @@ def in_kernels(spec: Spec, own: str) -> Spec:
         needed = needed if not _causal(spec) else needed[:1] if own == "q" else needed[1:]
         masks += [_mask(part, keep) for part, keep in needed]
         parts += [part for part, _ in needed]
+    return _with_parts(spec, masks, parts)
+
+
+def in_cache(spec: Spec) -> Spec:
+    """The spec as kernels of decoding read it: a key and a query lie behind the begin of each other's document."""
+    masks, parts = [], []
+    for given in (i for i in spec.inputs if i.scan):
+        begin = _part(given, "begin", BEGIN)
+        parts.append(begin)
+        sides = [(_Q, _K)] if _causal(spec) else [(_Q, _K), (_K, _Q)]
+        masks += [_mask(begin, Node("<=", (_read(begin, own), other), None, "bool")) for own, other in sides]
+    return _with_parts(spec, masks, parts)
+
+
+def differ(spec: Spec) -> bool:
+    """True if running sums are read as differences alone, of one at a query and one at a key."""
+    sums = {given.name for given in spec.inputs if given.scan}
+    roots = (*(term.keep for term in spec.masks), *(term.score for term in in_cache(spec).scores))
+    read = [node for root in roots for node in root.walk()]
+    elsewhere = any(_is_sum(node, sums) and node.args[0] not in (_Q, _K) for node in read)
+    return not elsewhere and {anchor(name) for name in sums}.isdisjoint(str(n.value) for n in read if n.op == "local")
+
+
+def anchor(name: object) -> str:
+    """What kernels call the sum that an input's running sums are measured from."""
+    return f"{name}_anchor"
+
+
+def _with_parts(spec: Spec, masks: Sequence[MaskTerm], parts: Sequence[Input]) -> Spec:
+    """The spec with parts of running sums, masks that read them, and sums by what they are measured from."""
+    sums = {given.name for given in spec.inputs if given.scan}
     scores = tuple(ScoreTerm(term.label, _absolute(_regrouped(term.score, sums), sums)) for term in spec.scores)
     return dataclasses.replace(spec, masks=(*spec.masks, *masks), scores=scores, inputs=(*spec.inputs, *parts))
 
@@ -88,6 +118,12 @@ def largest_reset(spec: Spec, given: Input) -> float:
     if not all(_slope(below[0].score, leaf) == slope for leaf, slope in slopes.items()):
         return -math.inf
     return LARGE if all(_slope(term.score, SCORE) == 1 for term in spec.scores) else -math.inf
+
+
+def reset(spec: Spec, given: Input) -> str:
+    """Text of that value."""
+    value = largest_reset(spec, given)
+    return repr(value) if math.isfinite(value) else 'float("-inf")'
 
 
 def _of_these(node: Node, leaves: Collection[Node]) -> bool:
@@ -161,7 +197,7 @@ def _is_sum(node: Node, sums: Collection[object]) -> bool:
 def _absolute(node: Node, sums: Collection[object]) -> Node:
     """The node with what sums are measured from added to those that no other one is taken off."""
     if _is_sum(node, sums):
-        return Node("+", (node, Node("local", (), f"{node.value}_anchor")))
+        return Node("+", (node, Node("local", (), anchor(node.value))))
     if node.op == "-" and all(_is_sum(arg, sums) for arg in node.args) and node.args[0].value == node.args[1].value:
         return node
     return dataclasses.replace(node, args=tuple(_absolute(arg, sums) for arg in node.args))

@@ -93,7 +93,7 @@ class SharedParameters:
     def given(self, inputs: KernelInputs) -> Iterable[Parameter]:
         for option in self.spec.options:
             yield Parameter(option.keyword, {"int": "i32", "float": "fp32"}[option.type], option.keyword, own=True)
-        for given in self.spec.inputs:
+        for given in inputs.taken:
             kind = {"float": "fp32", "int": "i32", "bool": "i1"}[given.dtype]
             if not given.axes:
                 # the interpreter takes no truth values

@@ -8,7 +8,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ...language.spec import Spec
-from .. import cached_arguments, cached_latent, cached_range, positions, rotation, softmax, tile_ranges, visibility
+from .. import (
+    cached_arguments,
+    cached_latent,
+    cached_range,
+    positions,
+    rotation,
+    running_sums,
+    softmax,
+    tile_ranges,
+    visibility,
+)
 from ..analysis import Analysis, analyse
 from ..arguments import Argument
 from ..cached_arguments import CachedArgument
@@ -19,7 +29,8 @@ from ..parameters import Function, Kernel, Parameter, Step, jitted
 from ..shared_parameters import SharedParameters
 from ..splits import CHUNK, FEW, Table, table
 from ..statements import Block, Call, Comment, Loop, Statement, code_names, names, needed, reads, targets
-from . import decode_join, decode_sums
+from . import decode_join, decode_scan, decode_sums
+from .decode_scan import Scans
 
 _TABLES = (
     *("cos_ptr", "cos_stride_row", "cos_stride_column", "sin_ptr", "sin_stride_row", "sin_stride_column"),
@@ -115,26 +126,33 @@ class Decode:
     @cached_property
     def terms(self) -> CachedTerms:
         """The spec's terms."""
-        return CachedTerms(self.spec, "q")
+        return CachedTerms(running_sums.in_cache(self.spec), "q")
+
+    @cached_property
+    def scans(self) -> Scans:
+        """The running sums of its inputs."""
+        return decode_scan.build(self.spec, self.seen, _SEQUENCES, _OVERLAP)
 
     @cached_property
     def kernels(self) -> tuple[Kernel, ...]:
         """All kernels, in the order in which a file holds them."""
-        return (self.split, self.join, *((self.sums,) if self.sums else ()), self.append)
+        return (*self.scans.kernels, self.split, self.join, *((self.sums,) if self.sums else ()), self.append)
 
     @cached_property
     def sums(self) -> Kernel | None:
         """The kernel that tells what keys get of the weights, where the spec asks for it."""
-        return decode_sums.build(self.split, self.analysis, self.terms, self.span)
+        return decode_sums.build(self.split, self.analysis, self.terms, self.span, self.scans)
 
     @property
     def functions(self) -> tuple[Function, ...]:
         """The functions that the kernels call and kernels.py lacks."""
         span = Function("decode/functions.jinja", "span_function", (self.span,))
         read = code_names((*self.terms.loads("step"), *self.terms.loads("mask"), *self.terms.loads("program")))
+        read |= {"find_page"} if self.scans.each else set()
         found = (
             *jitted("decode/functions", *PAGED.functions, *(("find_page",) if "find_page" in read else ()), "nth_of"),
             span,
+            *self.scans.functions,
             *jitted("decode/functions", "load_places", "quantised", "row_units", "in_units"),
             *jitted("decode/functions", "find_rows"),
             *jitted("decode/products", "multiply", "add_values", "sum_by_thread", "sum_pairs"),
@@ -150,7 +168,7 @@ class Decode:
         found = code_names(*blocks, self.span.body)
         own = {function.defines for function in self.functions}
         turning = {"rotated"} if self.spec.rope else set()
-        return tuple(sorted(found & self.known - own | turning | {"LOG2E", "add_product"}))
+        return tuple(sorted(found & self.known - own | turning | self.scans.imports | {"LOG2E", "add_product"}))
 
     @cached_property
     def span(self) -> KeySpan:
@@ -192,6 +210,7 @@ class Decode:
                 Parameter("scale", "fp32", "scale"),
                 *(Parameter(f"{x}_scale_ptr", "*fp32", f"{x}_scale") for x in "kv"),
                 *p.given(terms),
+                *self.scans.parameters,
                 *self._angles,
                 *(Parameter(f"q_stride_{axis}", "i32", f"q.stride({i})") for i, axis in enumerate(("token", "head"))),
                 *_cache("k"),
@@ -222,7 +241,7 @@ class Decode:
                 "masked": (*terms.loads("mask"), *visibility.masked(terms, ["inside[None, :]"])),
                 "unseen": softmax.unseen(_without_sink(self.spec)),
                 "sequence": (PAGED.sequence(), PAGED.first_key()),
-                "rows": needed((*rows(), *loaded), read),
+                "rows": needed((*rows(), *self.scans.first, *loaded), read),
                 "queries": self._queries,
                 "start": softmax.start(_without_sink(self.spec), sums="SUMS"),
                 "visit": self._visit,
@@ -247,7 +266,7 @@ class Decode:
                 ),
             )
         page = Statement("page", f"b if pages_ptr is None else {found}")
-        return self.span.visit(*self.step.packed, page, *loops)
+        return self.span.visit(*self.step.packed, page, *loops, narrowed=self.terms.narrowed)
 
     @staticmethod
     def _full(begin: str) -> Iterator[Block]:

@@ -149,11 +149,11 @@ def build(decoding: Decode | None, known: frozenset[str]) -> DecodeHopper | None
     """The kernel of a variant's decoding for Hopper GPUs, if it has one; `known` is what kernels.py defines.
 
     Others than latent heads are bound by memory, which the portable kernel reads as fast. Not yet where new tokens are
-    rotated as they are loaded, where an input stands in pages as keys do, and where a mask shows rows of a tile keys of
-    which the warp that loads would have to know row by row.
+    rotated as they are loaded, where an input stands in pages as keys do or is summed up over tokens, and where a mask
+    shows rows of a tile keys of which the warp that loads would have to know row by row.
     """
     if decoding is None or not decoding.spec.latent or "hopper" not in decoding.spec.targets or decoding.spec.rope:
         return None
-    if decoding.terms.paged or decoding.span.by_row & {*decoding.span.parameters}:
+    if decoding.terms.paged or decoding.scans.each or decoding.span.by_row & {*decoding.span.parameters}:
         return None
     return DecodeHopper(decoding, known)

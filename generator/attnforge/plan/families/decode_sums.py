@@ -9,6 +9,7 @@ from ..cached_terms import CachedTerms
 from ..paged import PAGED
 from ..parameters import Kernel, Parameter
 from ..statements import Block, Statement, names, needed, reads
+from .decode_scan import Scans
 from .partition import numbers_first
 
 # what `attend_split` takes for values, parts of the result and splits
@@ -18,21 +19,22 @@ _NEEDLESS = (
 )
 
 
-def build(split: Kernel, analysis: Analysis, terms: CachedTerms, span: KeySpan) -> Kernel | None:
+def build(split: Kernel, analysis: Analysis, terms: CachedTerms, span: KeySpan, scans: Scans) -> Kernel | None:
     """The kernel, out of the one that attends: a program goes through the new tokens one by one."""
     if "statistics" not in analysis.spec.exports:
         return None
-    found: tuple[Block, ...] = (Statement(", ".join(SPAN), span.call),)
+    found: tuple[Block, ...] = (Statement(", ".join(SPAN), span.call), *terms.narrowed)
     numbers, loads = numbers_first(terms, terms.loads("program"))
     loaded = (*analysis.scaled, *loads)
     behind = cached_latent.scored(analysis, "inside")
     rows = (Statement(positions.BEGIN, "k_len - q_len"), *_rows(), *loaded)
     used = (*split.blocks["queries"], *found, *split.blocks["scored"], *split.blocks["masked"])
     read = {"place", "h", "own_row"} | names(analysis.scale_log2) | reads((*used, *behind))
+    needless = set(_NEEDLESS) - reads(scans.first)
     return Kernel(
         "sum_weights",
         (
-            *(p for p in split.parts if not p.name.startswith(_NEEDLESS[0]) and p.name not in _NEEDLESS),
+            *(p for p in split.parts if not p.name.startswith(_NEEDLESS[0]) and p.name not in needless),
             Parameter("lse_ptr", "*fp32", "lse"),
             Parameter("key_sums_ptr", "*fp32", "key_sums", written=True),
             Parameter("lse_stride_sequence", "i32", "lse_strides[0]"),
@@ -43,11 +45,11 @@ def build(split: Kernel, analysis: Analysis, terms: CachedTerms, span: KeySpan) 
         blocks={
             **{name: split.blocks[name] for name in ("queries", "units", "scored", "masked")},
             "behind": behind,
-            "sequence": (PAGED.sequence(), PAGED.first_key(), *needed(numbers, read)),
+            "sequence": (PAGED.sequence(), PAGED.first_key(), *scans.first, *needed(numbers, read)),
             "rows": needed(rows, read),
             "span": found,
         },
-        texts={"spans": str(len(span.tiles.ends))},
+        texts={"spans": str(len(span.tiles.ends)), "tokens": scans.where_summed("q_len")},
     )
 
 

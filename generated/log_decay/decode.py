@@ -1,0 +1,351 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/log_decay.yaml
+#   content hash  8eec658f460da42b
+#   text hash     cfcb7fcb4321f62d
+#   render with   attnforge render specs/log_decay.yaml
+"""Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from . import arguments, decode_arguments
+
+CALLS = {}  # what checks found, by the shapes and numbers that they looked at
+
+
+def attend_with_cache(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    seq_lens: torch.Tensor,
+    *,
+    page_table: torch.Tensor | None = None,
+    k_starts: torch.Tensor | None = None,
+    cu_seqlens_q: torch.Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    log_decay: torch.Tensor,
+    scale: float | None = None,
+    k_scale: torch.Tensor | None = None,
+    v_scale: torch.Tensor | None = None,
+    workspace: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    return_lse: bool = False,
+    split_size: int | None = None,
+    bitwise: str | None = None,
+):
+    """Causal attention that forgets by a decay learned for each token and head.
+
+    q holds the new tokens of B sequences: (B, Tq, Hq, D), or (T, Hq, D), cut by cu_seqlens_q or one for each sequence.
+    k_cache (P, page, Hkv, D) and v_cache (P, page, Hkv, Dv) hold pages of keys that page_table names; without one they
+    are (B, S, Hkv, D) and (B, S, Hkv, Dv), with room for S keys of each sequence. Any strides but that of the last axis.
+    The new tokens' own keys are in the cache already, see `append`: row i of a sequence has the position
+    seq_lens[b] - (how many new tokens it has) + i. out has the shape of q, with Dv columns; no gradients.
+    Hq is a multiple of Hkv. float16, bfloat16 or float32, head sizes up to 512.
+
+    seq_lens: int32 (B,), how many keys each sequence has, the new ones included; 0 gives 0 and an LSE of -inf
+    page_table: int32 (B, pages of a sequence); entries of pages without a visible key are not read
+    k_starts: int32 (B,), without pages: the place of each sequence's first key, 0 if None; those before it are not read
+    cu_seqlens_q: int32 (B + 1,), where the new tokens of each sequence begin and the last ones end
+    max_seqlen_q: at least the most new tokens of a sequence; known without cu_seqlens_q
+    max_seqlen_k: at least the most keys of a sequence; all that there is room for if None
+    log_decay: (P, page, Hq); logarithm of each token's decay, at most 0
+    scale: factor of q·k, 1 / sqrt(D) if None
+    k_scale, v_scale: float32, what caches of float8_e4m3fn are multiplied by: (), (Hkv,), (B, Hkv) or (P, page, Hkv)
+    workspace: float32, contiguous, at least workspace_size(...) values; made if None
+    out: contiguous, where the result goes, in memory of its own; made if None
+    return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq) or (Hq, T)
+    split_size: keys that a program goes through, a multiple of 128; long caches are read faster with 1024, short ones with
+        fewer. The last bits of a row hang on it; None has one for all calls with as many new tokens of a sequence
+    bitwise: None; the bits of training cannot be had, as sums over tokens are taken from the first row of a tile: the bits of a row hang on where that begins
+    """
+    return _attend(
+        q,
+        k_cache,
+        v_cache,
+        seq_lens,
+        page_table,
+        k_starts,
+        cu_seqlens_q,
+        max_seqlen_q,
+        max_seqlen_k,
+        log_decay,
+        scale,
+        k_scale,
+        v_scale,
+        workspace,
+        out,
+        return_lse,
+        split_size,
+        bitwise,
+    )
+
+
+def _attend(
+    q,
+    k_cache,
+    v_cache,
+    seq_lens,
+    page_table,
+    k_starts,
+    cu_seqlens_q,
+    max_seqlen_q,
+    max_seqlen_k,
+    in_log_decay,
+    scale,
+    k_scale,
+    v_scale,
+    workspace,
+    out,
+    return_lse,
+    split_size,
+    bitwise,
+):
+    """What `attend_with_cache` does; names from the spec begin with `in_` from here on, as in the kernels."""
+    if max_seqlen_q is not None and type(max_seqlen_q) is not int:
+        max_seqlen_q = arguments.as_int("max_seqlen_q", max_seqlen_q)
+    if max_seqlen_k is not None and type(max_seqlen_k) is not int:
+        max_seqlen_k = arguments.as_int("max_seqlen_k", max_seqlen_k)
+    if split_size is not None and type(split_size) is not int:
+        split_size = arguments.as_int("split_size", split_size)
+    if return_lse is not False:
+        arguments.as_bool("return_lse", return_lse)
+    attend = attend_now
+    if bitwise is not None:
+        raise ValueError(
+            f"bitwise: expected None, as sums over tokens are taken from the first row of a tile: the bits of a row hang on where that begins; got {bitwise!r}"
+        )
+    if torch.compiler.is_compiling():
+        from . import decode_operators
+
+        attend = decode_operators.attend
+    return attend(
+        q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, in_log_decay,
+        scale, k_scale, v_scale, workspace, out, return_lse, split_size
+    )  # fmt: skip
+
+
+def attend_now(
+    q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, in_log_decay,
+    scale, k_scale, v_scale, workspace, out, return_lse, split_size
+):  # fmt: skip
+    """What `attend_with_cache` gives, whose numbers are checked, where nothing is traced."""
+    given = (
+        q,
+        k_cache,
+        v_cache,
+        seq_lens,
+        page_table,
+        k_starts,
+        cu_seqlens_q,
+        in_log_decay,
+        k_scale,
+        v_scale,
+        workspace,
+        out,
+    )
+    call, known = decode_arguments.remembered(CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k, split_size))
+    if not known and torch.is_grad_enabled():
+        decode_arguments.refuse_gradients(
+            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, log_decay=in_log_decay
+        )
+    # on a GPU a look at values would wait for it
+    if seq_lens.is_cpu:
+        decode_arguments.check_values(call, q, seq_lens, cu_seqlens_q)
+        if page_table is not None:
+            decode_arguments.check_pages(call, k_cache, seq_lens, page_table, cu_seqlens_q, _read, ())
+        if k_starts is not None:
+            decode_arguments.check_first_keys(k_starts, seq_lens, k_cache)
+    scale = call.scale if scale is None else arguments.as_float("scale", scale)
+    if workspace is None:
+        workspace = q.new_empty(call.size, dtype=torch.float32)
+    if out is None:
+        # two thirds of the time that a shape takes
+        out = torch.empty_like(q) if call.out_as_q else q.new_empty(call.out)
+    else:
+        call.check_out(out, q, k_cache, v_cache, workspace)
+    lse = q.new_empty(call.lse, dtype=torch.float32) if return_lse else None
+    if not call.in_rows:
+        q = q.contiguous()
+    call.attend(
+        q,
+        call,
+        k_cache,
+        v_cache,
+        seq_lens,
+        page_table,
+        k_starts,
+        cu_seqlens_q,
+        in_log_decay,
+        k_scale,
+        v_scale,
+        scale,
+        workspace,
+        out,
+        lse,
+    )
+    return (out, lse) if return_lse else out
+
+
+def append_now(k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale):
+    """What `append` does with checked arguments, where nothing is traced."""
+    if k_cache.data_ptr() == v_cache.data_ptr() and k_cache.numel():
+        raise ValueError("v_cache: expected memory of its own, got that of k_cache")
+    from . import decode_launch as launch
+
+    k_new, v_new = (x if x.stride(-1) == 1 else x.contiguous() for x in (k_new, v_new))
+    k_new, v_new = (x.reshape(-1, *x.shape[-2:]) for x in (k_new, v_new))
+    if k_new.numel():
+        launch.append(
+            k_new,
+            v_new,
+            k_cache,
+            v_cache,
+            slot_mapping.contiguous().view(-1),
+            decode_arguments.by_place(k_scale),
+            decode_arguments.by_place(v_scale),
+            k_scale is not None and k_scale.dim() == 3,
+        )
+
+
+def workspace_size(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    *,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    split_size: int | None = None,
+    sequences: int | None = None,
+) -> int:
+    """How many float32 values the workspace of calls with tensors of such shapes and with these bounds has at least.
+
+    sequences: the most that seq_lens has; as many as q has tokens if None, where q is (T, Hq, D)
+    """
+    from . import decode_launch as launch
+
+    decode_arguments.check_operands(q, k_cache, v_cache, grouped=True, widest=(512, 512))
+    split_size = decode_arguments.as_split_size(split_size)
+    max_seqlen_q = min(max(arguments.as_int("max_seqlen_q", max_seqlen_q, minimum=0), 1), q.shape[-3])
+    max_seqlen_k = max(arguments.as_int("max_seqlen_k", max_seqlen_k, minimum=0, maximum=2**28), 1)
+    # rows that stand one behind the other may all be of one sequence, or each of one
+    longest = (q.shape[1],) if q.dim() == 4 else (1, max_seqlen_q)
+    seen = _seen()
+    sequences = q.shape[0] if q.dim() == 4 or sequences is None else arguments.as_int("sequences", sequences, minimum=0)
+    seen = *seen, sequences
+    return max(launch.workspace_size(q, k_cache, v_cache, n, max_seqlen_k, split_size, *seen) for n in longest)
+
+
+def append(
+    k_new: torch.Tensor,
+    v_new: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    *,
+    k_scale: torch.Tensor | None = None,
+    v_scale: torch.Tensor | None = None,
+) -> None:
+    """Puts the keys and values of new tokens into a cache.
+
+    k_new (T, Hkv, D) and v_new (T, Hkv, Dv), or with more axes before the heads; the cache as in `attend_with_cache`.
+
+    slot_mapping: int64, one for each token: its page times the size of a page plus its place there; -1 skips the token
+    k_scale, v_scale: float32, of caches of float8_e4m3fn, whose values are rounded over them; () and (Hkv,) are given,
+        (P, page, Hkv) measured and filled in
+    """
+    decode_arguments.check_new(k_new, v_new, k_cache, v_cache, slot_mapping, widest=(512, 512))
+    decode_arguments.check_scales(k_scale, v_scale, k_cache)
+    if torch.is_grad_enabled():
+        decode_arguments.refuse_gradients(
+            k_new=k_new, v_new=v_new, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale
+        )
+    put = append_now
+    if torch.compiler.is_compiling():
+        from . import decode_operators
+
+        put = decode_operators.append
+    put(k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale)
+
+
+def merge(outs, lses, sinks: torch.Tensor | None = None):
+    """(out, lse) of all keys, from the results over parts of them: shared prefixes, cascades, other machines' keys.
+
+    outs: tensors (..., T, H, Dv); a part that shows a row nothing counts for nothing there, whatever it holds
+    lses: their LSEs (..., H, T), natural logarithm
+    sinks: (H,), a logit of each head that joins the denominator once; for parts that were made without it
+    """
+    outs, lses = decode_arguments.parts(outs, lses)
+    lse = torch.stack(lses).float()
+    most = lse.amax(0)
+    if sinks is not None:
+        arguments.check_tensor("sinks", sinks, outs[0], arguments.FLOATS, (outs[0].shape[-2],), other="the first part")
+        most = torch.maximum(most, sinks.float()[:, None])
+    # measured from 0 where nothing is seen: -inf - -inf would be NaN
+    most = torch.where(most == -math.inf, 0.0, most)
+    weights = torch.exp(lse - most)
+    total = weights.sum(0)
+    if sinks is not None:
+        total = total + torch.exp(sinks.float()[:, None] - most)
+    # what is not taken must not be infinite or NaN, as a gradient of 0 times that is NaN
+    nothing, total = total == 0, torch.where(total == 0, 1.0, total)
+    shares = (weights / total).transpose(-1, -2)[..., None]
+    out = sum(torch.where(share == 0, 0.0, x.float()) * share for x, share in zip(outs, shares))
+    return out.to(outs[0].dtype), torch.where(nothing, -math.inf, most + torch.log(total))
+
+
+def _seen():
+    """How many keys before its own position a new token may see, and how many of the first keys beside those."""
+    return 2**28, 0
+
+
+def _read(position, k_len):
+    """Ranges of keys that a new token reads, whatever masks hide within; those that tensors tell are left out."""
+    return ((0, k_len),)
+
+
+def check_shapes(
+    q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, in_log_decay, k_scale, v_scale, out,
+    max_seqlen_q, max_seqlen_k, split_size
+):  # fmt: skip
+    """The most new tokens and the most keys of a sequence, once all is checked that shapes and types tell."""
+    decode_arguments.as_split_size(split_size)
+    decode_arguments.check_operands(q, k_cache, v_cache, grouped=True, widest=(512, 512))
+    arguments.check_multiplied("q", q)
+    arguments.check_place("q", q)
+    longest, max_seqlen_k = decode_arguments.bounds(
+        q, k_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k
+    )
+    P = k_cache.shape[0]
+    page = k_cache.shape[1]
+    Hq = q.shape[-2]
+    arguments.check_tensor("log_decay", in_log_decay, q, arguments.FLOATS, (P, page, Hq), full_axes=(1,))
+    decode_arguments.check_scales(k_scale, v_scale, k_cache, seq_lens.shape[0])
+    if out is not None:
+        decode_arguments.check_out(out, q, v_cache)
+    return longest, max_seqlen_k
+
+
+def _check_call(
+    q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, in_log_decay, k_scale, v_scale, workspace,
+    out, max_seqlen_q, max_seqlen_k, split_size
+):  # fmt: skip
+    """What such calls have in common, once all is checked."""
+    longest, max_seqlen_k = check_shapes(
+        q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, in_log_decay, k_scale, v_scale, out,
+        max_seqlen_q, max_seqlen_k, split_size
+    )  # fmt: skip
+    # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
+    from . import decode_launch as launch
+
+    seen = _seen()
+    size = launch.workspace_size(q, k_cache, v_cache, longest, max_seqlen_k, split_size, *seen, seq_lens.shape[0])
+    if workspace is not None:
+        decode_arguments.check_workspace(workspace, q, size)
+    return decode_arguments.Call(
+        launch, longest, max_seqlen_k, split_size, seen, size, cu_seqlens_q is not None, q, k_cache, v_cache
+    )

@@ -1,0 +1,713 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/log_decay.yaml
+#   content hash  8eec658f460da42b
+#   text hash     0790b94943e0e410
+#   render with   attnforge render specs/log_decay.yaml
+"""Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
+
+Programs
+    sum_keys       running sums over a stretch of a sequence's keys, for up to BLOCK_H heads of an input
+    sum_stretches  what stands before each stretch of a sequence, for one head; runs behind `sum_keys`
+    attend_split   a split of the keys of one sequence and key head, for a tile of BLOCK_M rows: pairs of a new token and
+                   one of the GROUP query heads that read the key head
+    join_splits    one new token and query head; joins the parts of all splits
+    append_rows    one new token; puts its keys and values into the cache
+
+The grid of `attend_split` is (key heads x splits x tiles, sequences); tiles run fastest, as those of a split read the same
+keys. Of a grid's axes the first alone takes more than 65535. That of `join_splits` is (new tokens of a sequence, query
+heads, sequences).
+
+A split begins at a multiple of split_size keys, a tile of keys at one of BLOCK_N: which keys are summed together is a
+matter of the most new tokens that a sequence of the call has, but not of other lengths or of pages. Parts are added up by
+chunks of CHUNK splits, which begin at multiples of CHUNK: those of a chunk one after the other, chunks by a tree of pairs,
+where missing ones count as zeros; so bits are no matter of how many splits the host makes room for. Programs are started
+for the splits of the first_keys keys of a sequence and, from that of the key `reach` before the first new token on, for as
+many as the host makes room for. On GPUs that can (OVERLAP), all these kernels start while the one before them ends, and wait
+for what it has stored.
+
+Sums of keys are taken from the begin of their stretch, and stretches from that of a row's own position: the difference of
+two late sums is as exact as that of two early ones, and no bits of a row hang on what comes behind it.
+
+Tensors, by their axes
+    q, out             [tokens, Hq, D], [tokens, Hq, DV]: the new tokens of all sequences
+    k, v               [pages, place in the page, Hkv, D], [.., DV]; without a page table a sequence has one page, the
+                       whole axis
+    k_new, v_new       [tokens, Hkv, D], [.., DV]: what `append_rows` puts there
+    slots_ptr          [tokens], int64: the place of each of these in the cache; what is no place is skipped
+    seq_lens           [sequences], int32: how many keys each sequence has, those of its new tokens included
+    cu_seqlens_q       [sequences + 1], int32: where each sequence's new tokens begin; None: each has `longest`
+    pages              [sequences, pages of a sequence]; entries of pages that no row sees are not read
+    k_starts           [sequences], int32: the place of each sequence's first key, without pages; None: 0
+    k_scale, v_scale   [sequences, pages, place in the page, Hkv], float32, with strides of 0 along axes that share one:
+                       what keys and values of float8 are multiplied by; None for other types
+    parts              [tokens, Hq, splits, DV], float32: out of each split that has a program; behind it
+                       [tokens, Hq, splits]: its LSE in log2 units, -inf where a split shows a row nothing, whose part
+                       is not written then
+    sums               [sequences, heads, ..], float32, behind the parts: of each head the sum up to each key from the
+                       begin of its stretch on, then, for each of `stretches` + 1, the sum of those before it, what
+                       rounding left of that, and where the last document begins there; then, for each new token, where
+                       the last one begins in its stretch, -1 if none does, as the bits of int32
+    lse                [sequences, Hq, rows] or [Hq, tokens], as strides tell, float32 in natural-log units
+
+Symbols
+    b                          a sequence
+    Hkv                        key heads
+    kv_h, GROUP                a key head, and how many query heads read it
+    tokens, longest            new tokens of all sequences, and the most that one sequence has
+    token                      first new token of a sequence among all
+    max_seqlen_k               keys that the host made room for: those of a sequence past as many do not count
+    splits, split_size         for how many splits of a sequence there is room in `parts`, and how many keys each has
+    first_keys, reach          keys from the first on, and keys before the first new token, that masks may show
+    head, first_split          splits of the first_keys keys; the split of the key `reach` before the new tokens
+    slot                       the place of a split in `parts`: those before `head`, then those from first_split on; in
+                               `append_rows` the place of a token in the cache, page * page_size + place in the page
+    slots, page_size           places in the cache, and in one page
+    place                      rows of a tile: pairs of a token and a head, the heads of a token side by side
+    row                        their tokens, counted from the first new one of the sequence
+    own_row                    their rows in inputs and lse: where cu_seqlens_q cuts tokens among all, else as `row`
+    count                      rows that the sequence has: q_len * GROUP
+    lo, hi                     keys in [lo, hi) show something to some row of the tile
+    full_lo, full_hi           those in [full_lo, full_hi) show all to all
+    inside                     which keys of a tile, or places, are to be read
+    page                       pages of the keys of the tile that comes next, loaded a tile ahead
+    k_page, k_slot             pages of a tile's keys, and the places in them
+    k_begin, k_places          the place of a sequence's first key in a cache without pages; how many places it has
+    PAGE                       places in a page; 1 without a page table
+    q_unit                     factors of rows' scores: powers of 2 that float16 in place of bfloat16 divides q by,
+                               times a scale BY_HEAD
+    key, APART                 keys of a tile, counted from its first; whether each has a page of its own
+    there                      which of them are loaded; None: all
+    TURNED                     whether the rows of a tile stand as columns in products, as few do
+    SUMS                       partial sums of each row's weights
+    BY_HEAD                    whether float8 has one scale for all keys of a head
+    FAR                        whether rows of a tile may stand 2**31 numbers apart
+    CHUNK                      splits that are added up one after the other
+    CHUNKS, BLOCK_S            chunks that are loaded at a time, and the splits in them
+    COLUMNS                    columns of out that a program joins
+    MEASURED                   whether the scales of float8 are worked out here, and stored
+    OVERLAP                    whether a kernel starts while the one before it ends
+    STRETCH                    keys whose running sums begin at one place, a multiple of as many
+    stretches, first_stretch   for how many stretches of a sequence there is room in `sums`; the first of them
+    AT_A_TIME                  stretches that `sum_stretches` takes at a time
+    first_key                  the first key that is summed up
+    HEADS, BLOCK_H             heads that have sums, and those of a program; of `append_rows` all key heads
+    x_ptr, RESET               what `sum_keys` sums up; the largest value that begins a document, and counts 0
+    x, resets, begins          values of a stretch, which of them begin a document, and their places, -1 elsewhere
+    sums_begin, x_sums_begin   where the sums of an input x begin in the workspace, in steps of 16 values
+    x_base                     where the sums of x stand, for the heads of a tile's rows
+    x_before                   the sum of all stretches before that of each row's position, in float64; x_q and x_k lack
+                               it
+"""
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from . import runtime
+from .kernels import LOG2E, add_product, last_of, later
+
+INTERPRETED = tl.constexpr(runtime.INTERPRETED)
+STRETCH = tl.constexpr(64 if runtime.INTERPRETED else 128)
+AT_A_TIME = tl.constexpr(4 if runtime.INTERPRETED else 512)
+
+
+@triton.jit
+def find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k):
+    """First new token of sequence b, how many it has, and how many keys; no more than the host made room for."""
+    k_len = tl.minimum(tl.maximum(tl.load(seq_lens_ptr + b), 0), max_seqlen_k)
+    if cu_seqlens_q_ptr is None:
+        first, end = b * longest, (b + 1) * longest
+    else:
+        first = tl.minimum(tl.maximum(tl.load(cu_seqlens_q_ptr + b), 0), tokens)
+        end = tl.maximum(tl.minimum(tl.load(cu_seqlens_q_ptr + b + 1), tokens), first)
+    return first, tl.minimum(end - first, longest), k_len
+
+
+@triton.jit
+def find_first_key(k_starts_ptr, b, k_len, k_places):
+    """The place of a sequence's first key in a dense cache; its last key is one of the cache's, too."""
+    if k_starts_ptr is None:
+        begin = tl.zeros([], tl.int32)
+    else:
+        begin = tl.maximum(tl.minimum(tl.load(k_starts_ptr + b), k_places - k_len), 0)
+    return begin
+
+
+@triton.jit
+def find_tile(pages_ptr, k_start, lo, hi, BLOCK_N: tl.constexpr, PAGE: tl.constexpr):
+    """The pages of a tile's keys, or the one page that holds them all; entries of keys outside [lo, hi) are not read."""
+    if PAGE % BLOCK_N == 0:
+        page = tl.load(pages_ptr + k_start // PAGE, mask=(k_start < hi) & (k_start + BLOCK_N > lo), other=0)
+    else:
+        k_pos = k_start + tl.arange(0, BLOCK_N)
+        page = tl.load(pages_ptr + k_pos // PAGE, mask=(k_pos >= lo) & (k_pos < hi), other=0)
+    return page
+
+
+@triton.jit
+def find_page(pages_ptr, b, position, inside, k_begin, PAGE: tl.constexpr):
+    """Pages that hold each `position` of a sequence, and the places in them; only entries `inside` are read."""
+    if pages_ptr is None:
+        page, slot = b.to(tl.int64) + tl.zeros(position.shape, tl.int64), position + k_begin
+    else:
+        page = tl.load(pages_ptr + position // PAGE, mask=inside, other=0).to(tl.int64)
+        slot = position % PAGE
+    return page, slot
+
+
+@triton.jit
+def nth_of(n, head, first):
+    """The n-th of the numbers from 0 to head and from `first` on."""
+    return tl.where(n < head, n, n - head + tl.maximum(first, head))
+
+
+@triton.jit
+def key_span(q_first, q_last, k_len):
+    """Keys that a tile of rows sees, [lo, hi), and those within that need no mask."""
+    lo = 0
+    hi = tl.maximum(tl.minimum(q_last + 1, k_len), lo)
+    full_lo = tl.maximum(0, lo)
+    full_hi = tl.minimum(tl.minimum(q_first + 1, k_len), hi)
+    return lo, hi, full_lo, full_hi
+
+
+@triton.jit
+def find_sums(sums_ptr, begin, b, h, stride_sequence, stride_head):
+    """Where sums of a sequence stand, for some heads: from `begin` on, stride_sequence and stride_head apart."""
+    sums_ptr += tl.cast(begin, tl.int64) * 16 + b.to(tl.int64) * stride_sequence
+    return sums_ptr + tl.cast(h, tl.int64) * stride_head
+
+
+@triton.jit
+def sum_before(base, position, first_stretch, stretches):
+    """The sum of all stretches before that of each `position`, in float64; a head's sums stand at `base`."""
+    base += stretches * STRETCH + (position // STRETCH - first_stretch)
+    return tl.load(base).to(tl.float64) + tl.load(base + stretches + 1).to(tl.float64)
+
+
+@triton.jit
+def load_sums(base, position, first_stretch):
+    """The sum up to each `position`, from the begin of its stretch on; a head's sums stand at `base`."""
+    return tl.load(base + (position - first_stretch * STRETCH))
+
+
+@triton.jit
+def find_begin(base, position, q_begin, k_len, first_stretch, stretches):
+    """Where the document of each `position` of a new token begins, or 0; a head's sums stand at `base`."""
+    base += stretches * STRETCH + 2 * (stretches + 1)
+    inside = (position >= q_begin) & (position < k_len)
+    before = tl.load(base + (position // STRETCH - first_stretch), mask=inside, other=0.0)
+    own = tl.load(base + stretches + 1 + (position - q_begin), mask=inside, other=0.0)
+    return tl.maximum(tl.maximum(before.to(tl.int32, bitcast=True), own.to(tl.int32, bitcast=True)), 0)
+
+
+@triton.jit
+def load_places(ptr, place, inside, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TURNED: tl.constexpr = False):
+    """Load the rows at some places, as COLUMNS columns; 0 in rows that are not `inside`, if told, and past column WIDTH.
+
+    They are [places, COLUMNS], or where TURNED [COLUMNS, places].
+    """
+    DOWN: tl.constexpr = 0 if TURNED else 1  # the axis along which places lack a size
+    place, column = tl.expand_dims(place, DOWN), tl.expand_dims(tl.arange(0, COLUMNS), 1 - DOWN)
+    ptr += place + column
+    if inside is not None:
+        rows = tl.load(ptr, mask=tl.expand_dims(inside, DOWN) & (column < WIDTH), other=0.0)
+    elif WIDTH < COLUMNS:
+        rows = tl.load(ptr, mask=column < WIDTH, other=0.0)
+    else:
+        rows = tl.load(ptr)
+    return rows
+
+
+@triton.jit
+def quantised(rows, scale_ptr, there, dtype: tl.constexpr, MEASURED: tl.constexpr):
+    """The `rows` as a cache of float8, `dtype`, holds them: over their scales, which are given, or MEASURED and stored.
+
+    Only heads that are `there` have a scale.
+    """
+    rows = rows.to(tl.float32)
+    if MEASURED:
+        scale = tl.max(tl.abs(rows), 1) / 448
+        scale = tl.where(scale == 0, 1.0, scale)
+        tl.store(scale_ptr, scale, mask=there)
+    else:
+        scale = tl.load(scale_ptr, mask=there, other=1.0)
+    # beyond 448 a float8 is NaN
+    rows = tl.minimum(tl.maximum(rows / scale[:, None], -448.0), 448.0)
+    if INTERPRETED:
+        # the interpreter loses what a mantissa carries: round to an eighth of the power of 2 below, 2**-9 at the least
+        power = tl.maximum(rows.to(tl.int32, bitcast=True) >> 23 & 255, 121)
+        large = 1.5 * (power + 20 << 23).to(tl.float32, bitcast=True)
+        rows = (rows + large) - large
+    return rows.to(dtype)
+
+
+@triton.jit
+def row_units(q_tile):
+    """Powers of 2 over which the numbers of each row are below 16."""
+    top = tl.max(tl.abs(q_tile.to(tl.float32)), 1)
+    exponent = tl.maximum((top.to(tl.int32, bitcast=True) >> 23 & 255) - 3, 1)
+    return (exponent << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def in_units(q_tile, unit):
+    """Rows of bfloat16 in float16, which holds float8 as well, each over its `unit`."""
+    return (q_tile.to(tl.float32) / unit[:, None]).to(tl.float16)
+
+
+@triton.jit
+def find_rows(ptr, page, slot, key, stride_page, stride_token, APART: tl.constexpr):
+    """A pointer and places behind it of a tile's keys: of each in its own page, or in one page, whose first has `slot`.
+
+    Pages lie stride_page apart, tokens of a page stride_token.
+    """
+    if APART:
+        place = page.to(tl.int64) * stride_page + slot.to(tl.int64) * stride_token
+    else:
+        ptr += page.to(tl.int64) * stride_page + slot.to(tl.int64) * stride_token
+        place = key * stride_token
+    return ptr, place
+
+
+@triton.jit
+def multiply(q_tile, k_tile, PRECISION: tl.constexpr, TURNED: tl.constexpr):
+    """The products of all rows with all keys, [BLOCK_M, BLOCK_N].
+
+    Tensor cores make 16 rows by 8 columns at a time: where TURNED, the rows of queries are the columns.
+    """
+    if TURNED:
+        score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION).T
+    else:
+        score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)
+    return score
+
+
+@triton.jit
+def add_values(acc, p, v_tile, PRECISION: tl.constexpr, TURNED: tl.constexpr):
+    """The sum of values by row, acc, and the values of a tile by their weights; where TURNED, rows are the columns."""
+    if TURNED:
+        acc = add_product(acc.T, v_tile, p.T, PRECISION).T
+    else:
+        acc = add_product(acc, p, v_tile, PRECISION)
+    return acc
+
+
+@triton.jit
+def sum_by_thread(p, SUMS: tl.constexpr, TURNED: tl.constexpr):
+    """Partial sums of each row: each thread adds its own values, without exchange.
+
+    They are over every SUMS-th column; where TURNED, a thread's columns come in pairs, 8 apart in each 16 of a warp.
+    """
+    if TURNED:
+        p = tl.sum(p.reshape([p.shape[0], p.shape[1] // 16, 2, 8]), 2)  # [BLOCK_M, BLOCK_N // 16, 8]
+    return tl.sum(p.reshape([p.shape[0], p.numel // p.shape[0] // SUMS, SUMS]), 1)
+
+
+@triton.jit
+def sum_pairs(x):
+    """The sum of rows, as many as a power of 2, by a tree of pairs: rows of zeros behind others do not change it."""
+    for _ in tl.static_range(1, x.shape[0]):
+        if x.shape[0] > 1:
+            x = tl.sum(x.reshape([x.shape[0] // 2, 2, x.shape[1]]), 1)
+    return x.reshape([x.shape[1]])
+
+
+@triton.jit(do_not_specialize=["max_seqlen_k", "sums_begin", "tokens", "longest", "stretches", "k_places"])
+def sum_keys(
+    x_ptr, seq_lens_ptr, cu_seqlens_q_ptr, pages_ptr, k_starts_ptr, sums_ptr, max_seqlen_k, sums_begin,
+    sums_stride_sequence, sums_stride_head, tokens, longest, stretches, x_stride_page, x_stride_token,
+    x_stride_head, pages_stride_sequence, k_places, PAGE: tl.constexpr, HEADS: tl.constexpr,
+    BLOCK_H: tl.constexpr, RESET: tl.constexpr, OVERLAP: tl.constexpr
+):  # fmt: skip
+    """Store running sums of x over one stretch of a sequence's keys, for up to BLOCK_H heads; all that others need of it.
+
+    That is its sum, its last value of RESET or less, which begin documents and count 0, and for each new token the last
+    one up to it.
+    """
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
+    blocks, b = tl.cdiv(HEADS, BLOCK_H), tl.program_id(1)
+    slot, h = tl.program_id(0) // blocks, tl.program_id(0) % blocks * BLOCK_H + tl.arange(0, BLOCK_H)
+    token, q_len, k_len = find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k)
+    first_key = 0
+    k_begin = find_first_key(k_starts_ptr, b, k_len, k_places)
+    k_start, q_begin = (first_key // STRETCH + slot) * STRETCH, k_len - q_len
+    if (q_len <= 0) | (k_start >= k_len):
+        return
+    if pages_ptr is not None:
+        pages_ptr += b.to(tl.int64) * pages_stride_sequence
+    # [STRETCH]
+    key = tl.arange(0, STRETCH)
+    k_pos = k_start + key
+    # others are not even read: their pages may be somebody else's by now
+    inside = (k_pos >= first_key) & (k_pos < k_len)
+    page, place = find_page(pages_ptr, b, k_pos, inside, k_begin, PAGE)
+    # [STRETCH, BLOCK_H]
+    place = page[:, None] * x_stride_page + place.to(tl.int64)[:, None] * x_stride_token
+    there = inside[:, None] & (h < HEADS)[None, :]
+    x = tl.load(x_ptr + place + h.to(tl.int64)[None, :] * x_stride_head, mask=there, other=0.0).to(tl.float32)
+    resets = x <= RESET
+    x = tl.where(resets, 0.0, x).to(tl.float64)
+    begins = tl.where(resets, k_pos[:, None], -1)
+    # [BLOCK_H]
+    base = find_sums(sums_ptr, sums_begin, b, h, sums_stride_sequence, sums_stride_head)
+    tl.store(base[None, :] + slot * STRETCH + key[:, None], tl.cumsum(x, 0).to(tl.float32), mask=(h < HEADS)[None, :])
+    base += stretches * STRETCH
+    # behind it: each stands at the next stretch
+    tl.store(base + slot + 1, tl.sum(x, 0).to(tl.float32), mask=h < HEADS)
+    tl.store(base + 2 * (stretches + 1) + slot + 1, tl.max(begins, 0).to(tl.float32, bitcast=True), mask=h < HEADS)
+    if k_start + STRETCH > q_begin:
+        begins = tl.associative_scan(begins, 0, later)
+        base += 3 * (stretches + 1) - q_begin
+        there = there & (k_pos >= q_begin)[:, None]
+        tl.store(base[None, :] + k_pos[:, None], begins.to(tl.float32, bitcast=True), mask=there)
+
+
+@triton.jit(do_not_specialize=["max_seqlen_k", "sums_begin", "tokens", "longest", "stretches"])
+def sum_stretches(
+    seq_lens_ptr, cu_seqlens_q_ptr, sums_ptr, max_seqlen_k, sums_begin, sums_stride_sequence, sums_stride_head,
+    tokens, longest, stretches, OVERLAP: tl.constexpr
+):  # fmt: skip
+    """Store, for each stretch of a sequence's keys, what `sum_keys` left of all stretches before it, of one head.
+
+    That is their sum, as a float32 and what rounding left of it, and the last place where a document begins.
+    """
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
+    h, b = tl.program_id(0), tl.program_id(1)
+    token, q_len, k_len = find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k)
+    first_key = 0
+    if q_len <= 0:
+        return
+    count = tl.cdiv(k_len, STRETCH) - first_key // STRETCH
+    base = find_sums(sums_ptr, sums_begin, b, h, sums_stride_sequence, sums_stride_head) + stretches * STRETCH
+    carry, last, room = tl.full([], 0.0, tl.float64), -1, stretches + 1
+    for start in tl.range(0, count, AT_A_TIME):
+        # [AT_A_TIME]
+        stretch = start + tl.arange(0, AT_A_TIME)
+        inside = (stretch > 0) & (stretch < count)
+        sums = carry + tl.cumsum(tl.load(base + stretch, mask=inside, other=0.0).to(tl.float64), 0)
+        rounded = sums.to(tl.float32)
+        tl.store(base + stretch, rounded, mask=stretch < count)
+        tl.store(base + room + stretch, (sums - rounded.to(tl.float64)).to(tl.float32), mask=stretch < count)
+        begins = tl.load(base + 2 * room + stretch, mask=inside, other=0.0).to(tl.int32, bitcast=True)
+        begins = tl.maximum(tl.associative_scan(tl.where(inside, begins, -1), 0, later), last)
+        tl.store(base + 2 * room + stretch, begins.to(tl.float32, bitcast=True), mask=stretch < count)
+        carry, last = last_of(sums), last_of(begins)
+
+
+@triton.jit
+def attend(
+    acc, m, l, page, q_tile, k_start, q_unit, pages_ptr, k_scale_ptr, v_scale_ptr, keys, terms,
+    PAGE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr, FAR: tl.constexpr, TURNED: tl.constexpr,
+    mixed
+):  # fmt: skip
+    """Update the running softmax (acc, m, l) with those of a tile of keys that stand in [lo, hi); `page` moves on."""
+    (
+        k_ptr, v_ptr, k_begin, lo, hi, k_stride_page, k_stride_token, v_stride_page, v_stride_token,
+        k_scale_stride_page, k_scale_stride_token, v_scale_stride_page, v_scale_stride_token
+    ) = keys  # fmt: skip
+    (
+        scale, q_pos, in_log_decay_base, in_log_decay_before, in_log_decay_at_begin_q, in_log_decay_q,
+        first_stretch, stretches
+    ) = terms  # fmt: skip
+    # [BLOCK_N]
+    key = tl.arange(0, BLOCK_N)
+    k_pos = k_start + key
+    # others are not even read: their pages may be somebody else's by now
+    inside = (k_pos >= lo) & (k_pos < hi)
+    k_page, k_slot = page.to(tl.int64) + tl.zeros([BLOCK_N], tl.int64), k_pos + k_begin
+    if pages_ptr is not None:
+        k_slot = k_pos % PAGE
+    APART: tl.constexpr = pages_ptr is not None and PAGE % BLOCK_N != 0
+    slot, there = k_slot, inside
+    if not APART:
+        # in the place of keys that are not inside the nearest that is: loads need no mask. Behind the tile's first place
+        # numbers have 32 bits, unless rows are FAR apart
+        slot, there = k_start + k_begin if pages_ptr is None else k_start % PAGE, None
+        key = tl.minimum(tl.maximum(key, lo - k_start), hi - 1 - k_start).to(tl.int64 if FAR else tl.int32)
+    k_ptr, k_place = find_rows(k_ptr, page, slot, key, k_stride_page, k_stride_token, APART)
+    v_ptr, v_place = find_rows(v_ptr, page, slot, key, v_stride_page, v_stride_token, APART)
+    if pages_ptr is not None:
+        # a tile ahead: keys do not wait for the numbers of their pages
+        page = find_tile(pages_ptr, k_start + BLOCK_N, lo, hi, BLOCK_N, PAGE)
+    # [BLOCK_N, BLOCK_D]
+    k_tile = load_places(k_ptr, k_place, there, D, BLOCK_D).to(q_tile.dtype)
+    score = multiply(q_tile, k_tile, PRECISION, TURNED) * scale  # [BLOCK_M, BLOCK_N]
+    if k_scale_ptr is not None:
+        k_scale_place = k_page * k_scale_stride_page + k_slot.to(tl.int64) * k_scale_stride_token
+        score = score * tl.load(k_scale_ptr + k_scale_place, mask=inside, other=0.0)[None, :]
+    if q_unit is not None:
+        score = score * q_unit[:, None]
+    # [BLOCK_M, BLOCK_N]
+    in_log_decay_k = load_sums(in_log_decay_base, k_pos[None, :], first_stretch) + (
+        sum_before(in_log_decay_base, k_start, first_stretch, stretches) - in_log_decay_before
+    ).to(tl.float32)
+    score = score + (in_log_decay_q - in_log_decay_k)  # log_decay
+    # [BLOCK_N, BLOCK_DV], or where TURNED [BLOCK_DV, BLOCK_N]
+    v_tile = load_places(v_ptr, v_place, there, DV, BLOCK_DV, TURNED).to(q_tile.dtype)
+    score = score * LOG2E
+    if mixed:
+        keep = inside[None, :]
+        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
+        keep &= in_log_decay_at_begin_q <= k_pos[None, :]  # a document of log_decay
+        score = tl.where(keep, score, float("-inf"))
+    # [BLOCK_M]
+    m_new = tl.maximum(m, tl.max(score, 1))
+    # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
+    pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
+    p = tl.exp2(score - pivot[:, None])  # [BLOCK_M, BLOCK_N]
+    shrink = tl.exp2(m - pivot)  # [BLOCK_M]
+    acc, l, m = acc * shrink[:, None], l * shrink[:, None], m_new
+    l += sum_by_thread(p, SUMS, TURNED)
+    if v_scale_ptr is not None:
+        v_scale_place = k_page * v_scale_stride_page + k_slot.to(tl.int64) * v_scale_stride_token
+        p = p * tl.load(v_scale_ptr + v_scale_place, mask=inside, other=0.0)[None, :]
+    acc = add_values(acc, p.to(v_tile.dtype), v_tile, PRECISION, TURNED)  # [BLOCK_M, BLOCK_DV]
+    return acc, m, l, page
+
+
+@triton.jit(
+    do_not_specialize=[
+        "max_seqlen_k",
+        "reach",
+        "first_keys",
+        "in_log_decay_sums_begin",
+        "stretches",
+        "k_places",
+        "tokens",
+        "longest",
+        "Hq",
+        "splits",
+        "split_size",
+    ]
+)
+def attend_split(
+    q_ptr, k_ptr, v_ptr, seq_lens_ptr, cu_seqlens_q_ptr, pages_ptr, k_starts_ptr, parts_ptr, scale, k_scale_ptr,
+    v_scale_ptr, sums_ptr, max_seqlen_k, reach, first_keys, in_log_decay_sums_begin, in_log_decay_stride_sequence,
+    in_log_decay_stride_head, stretches, q_stride_token, q_stride_head, k_stride_page, k_stride_token,
+    k_stride_head, v_stride_page, v_stride_token, v_stride_head, k_scale_stride_sequence, k_scale_stride_page,
+    k_scale_stride_token, k_scale_stride_head, v_scale_stride_sequence, v_scale_stride_page, v_scale_stride_token,
+    v_scale_stride_head, pages_stride_sequence, k_places, tokens, longest, Hq, splits, split_size,
+    GROUP: tl.constexpr, PAGE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
+    TURNED: tl.constexpr, SUMS: tl.constexpr, BY_HEAD: tl.constexpr, FAR: tl.constexpr, OVERLAP: tl.constexpr
+):  # fmt: skip
+    """Store what a split of the keys of one head gives to a tile of rows: its part of out, and of the LSE."""
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
+    tiles, b = tl.cdiv(longest * GROUP, BLOCK_M), tl.program_id(1)
+    tile, rest = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    slot, kv_h = rest % splits, rest // splits
+    if BLOCK_D <= 64:
+        # rows are short: key heads of the same keys, whose rows lie side by side, are read at the same time
+        Hkv = Hq // GROUP
+        kv_h, slot = rest % Hkv, rest // Hkv
+    token, q_len, k_len = find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k)
+    k_begin = find_first_key(k_starts_ptr, b, k_len, k_places)
+    count = q_len * GROUP
+    first_split = tl.maximum(k_len - q_len - reach, 0) // split_size
+    split_begin = nth_of(slot, tl.cdiv(first_keys, split_size), first_split) * split_size
+    if (tile * BLOCK_M >= count) | (split_begin >= k_len):
+        return
+    k_ptr += kv_h.to(tl.int64) * k_stride_head
+    v_ptr += kv_h.to(tl.int64) * v_stride_head
+    if pages_ptr is not None:
+        pages_ptr += b.to(tl.int64) * pages_stride_sequence
+    if k_scale_ptr is not None:
+        k_scale_ptr += b.to(tl.int64) * k_scale_stride_sequence + kv_h.to(tl.int64) * k_scale_stride_head
+        v_scale_ptr += b.to(tl.int64) * v_scale_stride_sequence + kv_h.to(tl.int64) * v_scale_stride_head
+    q_begin = k_len - q_len
+    # [BLOCK_M]
+    place = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    row = tl.minimum(place // GROUP, q_len - 1)
+    h = kv_h * GROUP + place % GROUP
+    q_pos = row + q_begin
+    q_first = tile * BLOCK_M // GROUP + q_begin
+    q_last = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // GROUP + q_begin, k_len - 1)
+    first_stretch = 0 // STRETCH
+    in_log_decay_base = find_sums(
+        sums_ptr, in_log_decay_sums_begin, b, h[:, None], in_log_decay_stride_sequence, in_log_decay_stride_head
+    )
+    in_log_decay_before = sum_before(in_log_decay_base, tl.maximum(q_pos, 0)[:, None], first_stretch, stretches)
+    # [BLOCK_M, 1]
+    in_log_decay_at_begin_q = find_begin(
+        in_log_decay_base, tl.maximum(q_pos, 0)[:, None], q_begin, k_len, first_stretch, stretches
+    )
+    in_log_decay_q = load_sums(in_log_decay_base, tl.maximum(q_pos, 0)[:, None], first_stretch)
+
+    q_place = (token + row).to(tl.int64) * q_stride_token + h.to(tl.int64) * q_stride_head
+    # [BLOCK_M, BLOCK_D]
+    q_tile = load_places(q_ptr, q_place, place < count, D, BLOCK_D)
+    q_unit = None
+    if (k_ptr.dtype.element_ty.primitive_bitwidth == 8) & (q_ptr.dtype.element_ty == tl.bfloat16):
+        q_unit = row_units(q_tile)
+        q_tile = in_units(q_tile, q_unit)
+    v_scale = 1.0
+    if BY_HEAD:
+        # scales that all keys share are factors of rows, and of their result
+        unit, v_scale = tl.load(k_scale_ptr), tl.load(v_scale_ptr)
+        q_unit = unit * (tl.full([BLOCK_M], 1.0, tl.float32) if q_unit is None else q_unit)
+        k_scale_ptr, v_scale_ptr = None, None
+    # [BLOCK_M, BLOCK_DV]
+    acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    # [BLOCK_M]
+    m = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    # [BLOCK_M, SUMS]
+    l = tl.full([BLOCK_M, SUMS], 0.0, tl.float32)
+    lo, hi, full_lo, full_hi = key_span(q_first, q_last, k_len)
+    lo, full_lo = tl.maximum(lo, tl.min(in_log_decay_at_begin_q)), tl.maximum(full_lo, tl.max(in_log_decay_at_begin_q))
+    begin, end = tl.maximum(lo, split_begin), tl.minimum(hi, split_begin + split_size)
+    first = begin // BLOCK_N
+    last = tl.where(begin < end, tl.cdiv(end, BLOCK_N), first)
+    keys = (
+        k_ptr, v_ptr, k_begin, lo, hi, k_stride_page, k_stride_token, v_stride_page, v_stride_token,
+        k_scale_stride_page, k_scale_stride_token, v_scale_stride_page, v_scale_stride_token
+    )  # fmt: skip
+    terms = (
+        scale, q_pos, in_log_decay_base, in_log_decay_before, in_log_decay_at_begin_q, in_log_decay_q,
+        first_stretch, stretches
+    )  # fmt: skip
+    page = b if pages_ptr is None else find_tile(pages_ptr, first * BLOCK_N, lo, hi, BLOCK_N, PAGE)
+    for i in tl.range(first, last):
+        k_start = i * BLOCK_N
+        mixed = (k_start < full_lo) | (k_start + BLOCK_N > full_hi)
+        acc, m, l, page = attend(
+            acc, m, l, page, q_tile, k_start, q_unit, pages_ptr, k_scale_ptr, v_scale_ptr, keys, terms, PAGE, D,
+            DV, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, SUMS, FAR, TURNED, mixed=mixed
+        )  # fmt: skip
+
+    l = tl.sum(l, 1)  # [BLOCK_M]
+    # rows to which the split shows nothing: the LSE alone tells
+    lse = tl.where(l == 0, float("-inf"), m + tl.log2(l))
+    part = ((token + row).to(tl.int64) * Hq + h) * splits + slot
+    tl.store(parts_ptr + tl.cast(tokens, tl.int64) * Hq * splits * DV + part, lse, mask=place < count)
+    column, shares = tl.arange(0, BLOCK_DV), v_scale / tl.where(l == 0, 1.0, l)
+    seen = ((place < count) & (l > 0))[:, None] & (column < DV)[None, :]
+    tl.store(parts_ptr + part[:, None] * DV + column[None, :], acc * shares[:, None], mask=seen)
+
+
+@triton.jit(
+    do_not_specialize=["max_seqlen_k", "reach", "first_keys", "tokens", "longest", "Hq", "splits", "split_size"]
+)
+def join_splits(
+    parts_ptr, seq_lens_ptr, cu_seqlens_q_ptr, out_ptr, lse_ptr, max_seqlen_k, reach, first_keys,
+    lse_stride_sequence, lse_stride_head, tokens, longest, Hq, splits, split_size, DV: tl.constexpr,
+    CHUNK: tl.constexpr, CHUNKS: tl.constexpr, COLUMNS: tl.constexpr, OVERLAP: tl.constexpr
+):  # fmt: skip
+    """Store out and the LSE, in natural-log units, of a row: the parts of all splits, weighted by their LSEs."""
+    i, h, b = tl.program_id(0) % longest, tl.program_id(1), tl.program_id(2)
+    # lengths and cuts were there before attend_split began
+    token, q_len, k_len = find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k)
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
+    column = tl.program_id(0) // longest * COLUMNS + tl.arange(0, COLUMNS)
+    own_row = i
+    if lse_ptr is not None:
+        lse_ptr += tl.cast(b, tl.int64) * lse_stride_sequence + tl.cast(h, tl.int64) * lse_stride_head
+    if cu_seqlens_q_ptr is not None:
+        own_row = token + i
+        # rows of no sequence: before the first one, and behind this one's last
+        before, behind = tl.where(b == 0, token, 0), token + q_len
+        end = tl.where(b == tl.num_programs(2) - 1, tokens, tl.load(cu_seqlens_q_ptr + b + 1))
+        for j in tl.range(i, before + tl.maximum(tl.minimum(end, tokens) - behind, 0), longest):
+            place = nth_of(j, before, behind)
+            nobody = (tl.cast(place, tl.int64) * Hq + h) * DV
+            tl.store(out_ptr + nobody + column, tl.zeros([COLUMNS], out_ptr.dtype.element_ty), mask=column < DV)
+            if lse_ptr is not None:
+                tl.store(lse_ptr + place, float("-inf"))
+    if i >= q_len:
+        return
+    row = (token + i).to(tl.int64) * Hq + h
+    part_lse_ptr = parts_ptr + tl.cast(tokens, tl.int64) * Hq * splits * DV + row * splits
+    m = tl.full([], float("-inf"), tl.float32)
+    l = tl.full([], 0.0, tl.float32)
+    # slots are those of splits before `head`, then those from `first_split` to `end`
+    head, end = tl.cdiv(first_keys, split_size), tl.cdiv(k_len, split_size)
+    first_split = tl.maximum(tl.maximum(k_len - q_len - reach, 0) // split_size, head)
+    slots = tl.minimum(head, end) + tl.maximum(end - first_split, 0)
+    # one maximum for all, so that no weight hangs on CHUNKS; of few splits no more at a time than a warp has threads
+    TOPS: tl.constexpr = 32 * CHUNKS
+    tops = m + tl.zeros([TOPS], tl.float32)
+    for j in tl.range(0, slots, TOPS):
+        slot = j + tl.arange(0, TOPS)
+        tops = tl.maximum(tops, tl.load(part_lse_ptr + slot, mask=slot < slots, other=float("-inf")))
+    top = tl.max(tops, 0)
+    # what has seen nothing keeps -inf: measure it from 0, or -inf - -inf is NaN
+    pivot = tl.where(top == float("-inf"), 0.0, top)
+    l = l * tl.exp2(m - pivot)
+    # [COLUMNS]
+    acc = tl.zeros([COLUMNS], tl.float32)
+    BLOCK_S: tl.constexpr = CHUNKS * CHUNK
+    head_blocks, first_block = tl.cdiv(head, BLOCK_S), first_split // BLOCK_S
+    blocks = head_blocks + tl.maximum(tl.cdiv(end, BLOCK_S) - tl.maximum(first_block, head_blocks), 0)
+    for j in tl.range(0, blocks):
+        # of each chunk: [CHUNKS, 1] and [CHUNKS, COLUMNS]
+        weights, sums = tl.zeros([CHUNKS, 1], tl.float32), tl.zeros([CHUNKS, COLUMNS], tl.float32)
+        first = nth_of(j, head_blocks, first_block) * BLOCK_S + tl.arange(0, CHUNKS)[:, None] * CHUNK
+        for n in tl.static_range(CHUNK):
+            # [CHUNKS, 1]
+            split = first + n
+            slot = tl.where(split < head, split, split - first_split + head)
+            kept = (split < end) & ((split < head) | (split >= first_split))
+            lse = tl.load(part_lse_ptr + slot, mask=kept, other=float("-inf"))
+            # [CHUNKS, COLUMNS]
+            place = (row * splits + slot) * DV + column[None, :]
+            part = tl.load(parts_ptr + place, mask=kept & (column < DV)[None, :], other=0.0)
+            # once both are there: what a split without visible keys has not written may be a NaN
+            part = tl.where(lse > float("-inf"), part, 0.0)
+            weight = tl.exp2(lse - pivot)
+            weights += weight
+            sums += part * weight
+        l += tl.sum(sum_pairs(weights), 0)
+        acc += sum_pairs(sums)
+    out = acc / tl.where(l == 0, 1.0, l)
+    tl.store(out_ptr + row * DV + column, out.to(out_ptr.dtype.element_ty), mask=column < DV)
+    if lse_ptr is not None:
+        tl.store(lse_ptr + own_row, tl.where(l == 0, float("-inf"), (pivot + tl.log2(l)) / LOG2E))
+
+
+@triton.jit(do_not_specialize=["slots", "page_size", "Hkv"])
+def append_rows(
+    k_new_ptr, v_new_ptr, k_ptr, v_ptr, slots_ptr, k_scale_ptr, v_scale_ptr, k_new_stride_token,
+    k_new_stride_head, v_new_stride_token, v_new_stride_head, k_stride_page, k_stride_token, k_stride_head,
+    v_stride_page, v_stride_token, v_stride_head, k_scale_stride_page, k_scale_stride_token, k_scale_stride_head,
+    v_scale_stride_page, v_scale_stride_token, v_scale_stride_head, slots, page_size, Hkv, MEASURED: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr
+):  # fmt: skip
+    """Store the keys and values of one new token at its slot of the cache; a slot that there is not is skipped."""
+    t = tl.program_id(0).to(tl.int64)
+    slot = tl.load(slots_ptr + t)
+    if (slot < 0) | (slot >= slots):
+        return
+    page, place = slot // page_size, slot % page_size
+    # [BLOCK_H]
+    h = tl.arange(0, BLOCK_H)
+    there = h < Hkv
+    k_new_place = t * k_new_stride_token + h.to(tl.int64) * k_new_stride_head
+    v_new_place = t * v_new_stride_token + h.to(tl.int64) * v_new_stride_head
+    k_rows = load_places(k_new_ptr, k_new_place, there, D, BLOCK_D)
+    v_rows = load_places(v_new_ptr, v_new_place, there, DV, BLOCK_DV)
+    column = tl.arange(0, BLOCK_D)
+    k_place = page * k_stride_page + place * k_stride_token + h.to(tl.int64) * k_stride_head
+    if k_scale_ptr is not None:
+        k_scale_ptr += page * k_scale_stride_page + place * k_scale_stride_token
+        scale_ptr = k_scale_ptr + h.to(tl.int64) * k_scale_stride_head
+        k_rows = quantised(k_rows, scale_ptr, there, k_ptr.dtype.element_ty, MEASURED)
+    inside = there[:, None] & (column < D)[None, :]
+    tl.store(k_ptr + k_place[:, None] + column[None, :], k_rows, mask=inside)
+    column = tl.arange(0, BLOCK_DV)
+    v_place = page * v_stride_page + place * v_stride_token + h.to(tl.int64) * v_stride_head
+    if v_scale_ptr is not None:
+        v_scale_ptr += page * v_scale_stride_page + place * v_scale_stride_token
+        scale_ptr = v_scale_ptr + h.to(tl.int64) * v_scale_stride_head
+        v_rows = quantised(v_rows, scale_ptr, there, v_ptr.dtype.element_ty, MEASURED)
+    inside = there[:, None] & (column < DV)[None, :]
+    tl.store(v_ptr + v_place[:, None] + column[None, :], v_rows, mask=inside)

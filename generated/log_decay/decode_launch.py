@@ -1,0 +1,209 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/log_decay.yaml
+#   content hash  8eec658f460da42b
+#   text hash     b32ea58469623121
+#   render with   attnforge render specs/log_decay.yaml
+"""What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
+
+import torch
+
+from . import runtime, decode_arguments  # runtime first: it says what a missing triton means
+from . import decode_kernels as kernels
+
+# up to a head size: keys of a tile, warps, stages and keys of a split. First for tiles of FEW rows and short splits, then
+# for splits of 512 keys or more, which a call asks for; the last for tiles of up to 64 rows. They are a matter of nothing
+# else, but for head sizes above 256 of the GPU, and so are the bits of a row
+SPLITS_16BIT = {
+    64: ((64, 2, 3, 512), (32, 1, 3, 1024), (64, 4, 4, 2048)),
+    128: ((32, 2, 3, 256), (64, 2, 2, 1024), (32, 4, 4, 2048)),
+    256: ((16, 2, 3, 256), (16, 2, 3, 1024), (32, 8, 3, 1024)),
+    512: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
+}
+SPLITS_FLOAT8 = {
+    64: ((64, 2, 3, 512), (32, 1, 3, 1024), (64, 4, 4, 2048)),
+    128: ((64, 2, 3, 256), (64, 2, 3, 1024), (32, 4, 4, 2048)),
+    256: ((32, 2, 2, 256), (32, 2, 3, 1024), (32, 8, 3, 1024)),
+    512: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
+}
+SPLITS_FP32 = {
+    64: ((32, 2, 4, 512), (32, 2, 4, 1024), (32, 4, 4, 2048)),
+    128: ((32, 4, 3, 256), (32, 4, 3, 1024), (32, 8, 3, 1024)),
+    256: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
+    512: ((16, 8, 2, 256), (16, 8, 2, 1024), (16, 8, 2, 1024)),
+}
+WHOLE = 2**30  # keys of a split that no sequence fills
+FEW = 16  # rows of a tile that stand as columns in products, of which the GPU makes 8 at a time, and of rows 16
+CHUNK = 8  # splits that are joined one after the other
+STRETCH = kernels.STRETCH.value  # keys whose running sums are taken from one place
+
+
+def split_of(q, k, v, longest, split_size):
+    """Rows and keys of a tile, warps, stages and keys of a split for calls with so many new tokens of a sequence."""
+    rows = longest * (q.shape[-2] // k.shape[-2])
+    table = SPLITS_FP32 if q.dtype == torch.float32 else SPLITS_FLOAT8 if k.element_size() == 1 else SPLITS_16BIT
+    size = next(size for size in table if max(q.shape[-1], v.shape[-1]) <= size)
+    fewest = 8 if runtime.INTERPRETED or runtime.capability(q.device) > (0, 0) else FEW  # others make 16 columns
+    block_m = min(max(fewest, runtime.power_of_2(rows)), FEW if size > 256 and not _many(q) else 64)
+    short, long, many = table[size]
+    block_n, warps, stages, keys = many if block_m > FEW else long if split_size and split_size >= 512 else short
+    if runtime.INTERPRETED:
+        block_n, warps, stages, keys = 32, 4, 1, 64 if rows <= FEW else 256
+    return block_m, block_n, warps, stages, keys_of_split(q, rows, longest, split_size, keys)
+
+
+def keys_of_split(q, rows, longest, split_size, keys):
+    """Keys of a split: those that the call asks for, or else `keys`."""
+    # enough rows to fill a GPU: each program goes through all keys
+    return WHOLE if rows > 256 and longest * q.shape[-2] > 2048 else split_size or keys
+
+
+def _many(q):
+    """Whether a GPU has the room for many rows of more than 256 columns: their sum takes half of its registers."""
+    return q.dtype != torch.float32 and runtime.architecture(q.device) == "sm_90"
+
+
+def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
+    """How many splits of a sequence new tokens may see: a range may begin and end within one."""
+    seen = runtime.cdiv(first_keys, keys) + runtime.cdiv(reach + longest - 1, keys) + 1
+    return min(seen, runtime.cdiv(max_seqlen_k, keys))
+
+
+def tile_of_join(splits, v):
+    """How many chunks of splits and columns of out a program joins at a time, which no bits hang on: what 4 warps hold."""
+    chunks = min(runtime.power_of_2(runtime.cdiv(splits, CHUNK)), 32)
+    return chunks, min(runtime.padded_width(v), 1024 // chunks)
+
+
+def size_of_parts(q, v, splits):
+    """How many float32 values the parts of so many splits take: of each a row of v's width, and its LSE."""
+    return q.numel() // q.shape[-1] * splits * (v.shape[-1] + 1)
+
+
+def room_of_sums(longest, max_seqlen_k, reach):
+    """How many stretches of a sequence have running sums, and how many float32 values those of a head take."""
+    stretches = count_splits(STRETCH, longest, max_seqlen_k, reach, 0)
+    # of each key; of what stands before each stretch, in three parts; of each new token
+    return stretches, runtime.cdiv(stretches * STRETCH + 3 * (stretches + 1) + longest, 16) * 16
+
+
+def workspace_size(q, k, v, longest, max_seqlen_k, split_size, reach, first_keys, sequences):
+    """How many float32 values the parts of all splits take, and running sums behind them."""
+    keys = split_of(q, k, v, longest, split_size)[-1]
+    splits = count_splits(keys, longest, max_seqlen_k, reach, first_keys)
+    heads = q.shape[-2]
+    _, room = room_of_sums(longest, max_seqlen_k, 2**28)
+    return runtime.cdiv(size_of_parts(q, v, splits), 16) * 16 + sequences * heads * room
+
+
+@runtime.on_its_device
+def attend(
+    q, call, k, v, seq_lens, page_table, k_starts, cu_seqlens_q, in_log_decay, k_scale, v_scale, scale, parts, out,
+    lse
+):  # fmt: skip
+    """Fills in out and lse, the latter in natural-log units; `call` is what shapes tell of them."""
+    max_seqlen_k, reach, first_keys = call.max_seqlen_k, *call.seen
+    in_log_decay_sum_keys = (in_log_decay, seq_lens, cu_seqlens_q, page_table, k_starts, parts, max_seqlen_k)  # fmt: skip
+    in_log_decay_sum_stretches = (seq_lens, cu_seqlens_q, parts, max_seqlen_k)  # fmt: skip
+    split_values = (q, k, v, seq_lens, cu_seqlens_q, page_table, k_starts, parts, float(scale), k_scale, v_scale,
+    parts, max_seqlen_k, reach, first_keys)  # fmt: skip
+    join_values = (parts, seq_lens, cu_seqlens_q, out, lse, max_seqlen_k, reach, first_keys)  # fmt: skip
+    kind = runtime.precision(q), lse is None
+    cache = call.launches.get(kind)
+    if cache is not None and runtime.launch_again(
+        cache, in_log_decay_sum_keys, in_log_decay_sum_stretches, split_values, join_values
+    ):
+        return
+    if seq_lens.shape[0] == 0 or out.numel() == 0:
+        out.zero_()
+        if lse is not None:
+            lse.fill_(float("-inf"))
+        return
+    q, k_scale, v_scale = (
+        q.reshape(-1, *q.shape[-2:]),
+        decode_arguments.by_place(k_scale),
+        decode_arguments.by_place(v_scale),
+    )
+    longest, lse_strides, sequences = call.longest, call.lse_strides, seq_lens.shape[0]
+    rows = longest * (q.shape[1] // k.shape[2])
+    block_m, block_n, warps, stages, split_size = split_of(q, k, v, longest, call.split_size)
+    splits = count_splits(split_size, longest, max_seqlen_k, reach, first_keys)
+    chunks, columns = tile_of_join(splits, v)
+    stretches, room = room_of_sums(longest, max_seqlen_k, 2**28)
+    in_log_decay_begin = runtime.cdiv(size_of_parts(q, v, splits), 16)
+    cache = runtime.LaunchCache.of("decode", q, *call.shapes, call.longest, splits, split_size, lse is None, stretches)
+    runtime.launch(
+        cache, kernels.sum_keys, ("in_log_decay_sum_keys",), in_log_decay_sum_keys,
+        grid=lambda: (stretches * runtime.cdiv(q.shape[-2], 16), sequences),
+        from_shapes=lambda: dict(
+            sums_begin=in_log_decay_begin, sums_stride_sequence=room * q.shape[-2], sums_stride_head=room,
+            tokens=q.shape[0], longest=longest, stretches=stretches, x_stride_page=runtime.stride(in_log_decay, 0),
+            x_stride_token=runtime.stride(in_log_decay, 1), x_stride_head=runtime.stride(in_log_decay, 2),
+            pages_stride_sequence=0 if page_table is None else page_table.stride(0), k_places=k.shape[1],
+            PAGE=1 if page_table is None else k.shape[1], HEADS=q.shape[-2],
+            BLOCK_H=min(runtime.power_of_2(q.shape[-2]), 16), RESET=-4096.0, OVERLAP=runtime.overlaps(q.device),
+            num_warps=8,
+        ),
+    )  # fmt: skip
+    runtime.launch(
+        cache, kernels.sum_stretches, ("in_log_decay_sum_stretches",), in_log_decay_sum_stretches,
+        grid=lambda: (q.shape[-2], sequences),
+        from_shapes=lambda: dict(
+            sums_begin=in_log_decay_begin, sums_stride_sequence=room * q.shape[-2], sums_stride_head=room,
+            tokens=q.shape[0], longest=longest, stretches=stretches, OVERLAP=runtime.overlaps(q.device), num_warps=4,
+        ),
+    )  # fmt: skip
+    runtime.launch(
+        cache, kernels.attend_split, (block_m, block_n), split_values,
+        grid=lambda: (splits * runtime.cdiv(rows, block_m) * k.shape[2], sequences),
+        from_shapes=lambda: dict(
+            in_log_decay_sums_begin=in_log_decay_begin, in_log_decay_stride_sequence=room * q.shape[-2],
+            in_log_decay_stride_head=room, stretches=stretches, q_stride_token=q.stride(0), q_stride_head=q.stride(1),
+            k_stride_page=k.stride(0), k_stride_token=k.stride(1), k_stride_head=k.stride(2),
+            v_stride_page=v.stride(0), v_stride_token=v.stride(1), v_stride_head=v.stride(2),
+            k_scale_stride_sequence=runtime.stride(k_scale, 0), k_scale_stride_page=runtime.stride(k_scale, 1),
+            k_scale_stride_token=runtime.stride(k_scale, 2), k_scale_stride_head=runtime.stride(k_scale, 3),
+            v_scale_stride_sequence=runtime.stride(v_scale, 0), v_scale_stride_page=runtime.stride(v_scale, 1),
+            v_scale_stride_token=runtime.stride(v_scale, 2), v_scale_stride_head=runtime.stride(v_scale, 3),
+            pages_stride_sequence=0 if page_table is None else page_table.stride(0), k_places=k.shape[1],
+            tokens=q.shape[0], longest=longest, Hq=q.shape[1], splits=splits, split_size=split_size,
+            GROUP=q.shape[-2] // k.shape[-2], PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1],
+            DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
+            BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q), TURNED=block_m <= FEW,
+            SUMS=min(8 * warps, block_n // 2) if block_m <= FEW else 8,
+            BY_HEAD=k_scale is not None and k_scale.shape[1] * k_scale.shape[2] == 1,
+            FAR=max(k.stride(1), v.stride(1)) >= 2**24, OVERLAP=runtime.overlaps(q.device), num_warps=warps,
+            num_stages=stages,
+        ),
+    )  # fmt: skip
+    runtime.launch(
+        cache, kernels.join_splits, (), join_values,
+        grid=lambda: (longest * (runtime.padded_width(v) // columns), q.shape[1], sequences),
+        from_shapes=lambda: dict(
+            lse_stride_sequence=lse_strides[0], lse_stride_head=lse_strides[1], tokens=q.shape[0], longest=longest,
+            Hq=q.shape[1], splits=splits, split_size=split_size, DV=v.shape[-1], CHUNK=CHUNK, CHUNKS=chunks,
+            COLUMNS=columns, OVERLAP=runtime.overlaps(q.device), num_warps=min(chunks, 4), num_stages=2,
+        ),
+    )  # fmt: skip
+    call.launches[kind] = cache
+
+
+@runtime.on_its_device
+def append(k_new, v_new, k, v, slot_mapping, k_scale, v_scale, measured):
+    """Puts rows into their slots of a cache; of float8, scales of each row are `measured`, or given."""
+    cache = runtime.LaunchCache.of("append", k_new, v_new, k, v, slot_mapping, k_scale, v_scale, measured)
+    runtime.launch(
+        cache, kernels.append_rows, (), (k_new, v_new, k, v, slot_mapping, k_scale, v_scale),
+        grid=lambda: (k_new.shape[0],),
+        from_shapes=lambda: dict(
+            k_new_stride_token=k_new.stride(0), k_new_stride_head=k_new.stride(1), v_new_stride_token=v_new.stride(0),
+            v_new_stride_head=v_new.stride(1), k_stride_page=k.stride(0), k_stride_token=k.stride(1),
+            k_stride_head=k.stride(2), v_stride_page=v.stride(0), v_stride_token=v.stride(1),
+            v_stride_head=v.stride(2), k_scale_stride_page=runtime.stride(k_scale, 1),
+            k_scale_stride_token=runtime.stride(k_scale, 2), k_scale_stride_head=runtime.stride(k_scale, 3),
+            v_scale_stride_page=runtime.stride(v_scale, 1), v_scale_stride_token=runtime.stride(v_scale, 2),
+            v_scale_stride_head=runtime.stride(v_scale, 3), slots=k.shape[0] * k.shape[1], page_size=k.shape[1],
+            Hkv=k.shape[2], MEASURED=measured, D=k.shape[-1], DV=v.shape[-1], BLOCK_H=runtime.power_of_2(k.shape[2]),
+            BLOCK_D=runtime.power_of_2(k.shape[-1]), BLOCK_DV=runtime.power_of_2(v.shape[-1]), num_warps=4,
+        ),
+    )  # fmt: skip

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3e40ec96c3c7087e
-#   text hash     812e4ce032508fb3
+#   content hash  8bf76fdfaaa52cf8
+#   text hash     fa7e34802dfb1674
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3e40ec96c3c7087e
-#   text hash     47e9a157c3251a42
+#   content hash  8bf76fdfaaa52cf8
+#   text hash     db61a35c31e3e7ac
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3e40ec96c3c7087e
-#   text hash     a70e9ad7fd37d38a
+#   content hash  8bf76fdfaaa52cf8
+#   text hash     2aa4acf9b1018910
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

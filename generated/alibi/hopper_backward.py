@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3e40ec96c3c7087e
-#   text hash     e73824bae81fe5e0
+#   content hash  8bf76fdfaaa52cf8
+#   text hash     62c1db2c5506af27
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -202,7 +202,7 @@ def hand_on(places, stage, tile, b, head):
 @gluon.jit
 def handed_on(number):
     """A number in shared memory."""
-    return tl.max(number.load(gl.BlockedLayout([1], [32], [4], [0])), 0)
+    return tl.max(number.load(gl.BlockedLayout([1], [32], [gl.num_warps()], [0])), 0)
 
 
 @gluon.jit

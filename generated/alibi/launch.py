@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3e40ec96c3c7087e
-#   text hash     c63e4b8bb2914ded
+#   content hash  8bf76fdfaaa52cf8
+#   text hash     28f17cee2fe1ca0c
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

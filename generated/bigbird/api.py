@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9e43e0e221b455df
-#   text hash     d2203445dbc31161
+#   content hash  30060c67faafc4d1
+#   text hash     384b1b96c6399f4e
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

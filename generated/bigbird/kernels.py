@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9e43e0e221b455df
-#   text hash     c9c3fd5acc84b608
+#   content hash  30060c67faafc4d1
+#   text hash     12e2838b615e8861
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9e43e0e221b455df
-#   text hash     a6695e29d7491fa2
+#   content hash  30060c67faafc4d1
+#   text hash     e859912a6a9e5a65
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9e43e0e221b455df
-#   text hash     6bca6a86f3cd98c5
+#   content hash  30060c67faafc4d1
+#   text hash     d80ccf1b607aafca
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9e43e0e221b455df
-#   text hash     54cd131e71dd78f0
+#   content hash  30060c67faafc4d1
+#   text hash     ce998d116e1b55e5
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

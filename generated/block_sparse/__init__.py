@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a6900e08c3925088
-#   text hash     4466285fedbc52ff
+#   content hash  39cb09544e0ab009
+#   text hash     d6050d3eaab48e06
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

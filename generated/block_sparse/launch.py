@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a6900e08c3925088
-#   text hash     4ebed4c557ff51a9
+#   content hash  39cb09544e0ab009
+#   text hash     f5be57a1a9b1c777
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

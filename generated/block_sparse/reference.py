@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a6900e08c3925088
-#   text hash     32c9f473567bed6b
+#   content hash  39cb09544e0ab009
+#   text hash     350977f341b25c80
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a6900e08c3925088
-#   text hash     700456da594c1f65
+#   content hash  39cb09544e0ab009
+#   text hash     4c8a883a41b8d405
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

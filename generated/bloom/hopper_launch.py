@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fbb7136ebd4b4275
-#   text hash     19b7fd3754b9c1af
+#   content hash  5233ebb981cda73a
+#   text hash     30ac8666c647e952
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

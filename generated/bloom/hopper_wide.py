@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fbb7136ebd4b4275
-#   text hash     dbdc3868a9d84db8
+#   content hash  5233ebb981cda73a
+#   text hash     ba0b51c418af7e34
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

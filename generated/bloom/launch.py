@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fbb7136ebd4b4275
-#   text hash     c75e55afa6e1e49f
+#   content hash  5233ebb981cda73a
+#   text hash     6c49cdf637fec8af
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

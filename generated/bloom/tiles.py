@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fbb7136ebd4b4275
-#   text hash     e4e96257f180828a
+#   content hash  5233ebb981cda73a
+#   text hash     2030504d00235e37
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

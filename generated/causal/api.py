@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  da65baff1aa03d21
-#   text hash     a949ba9f3d7a139b
+#   content hash  33e493b2b6869512
+#   text hash     5e47b82b5fd6b8e0
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  da65baff1aa03d21
-#   text hash     fa73b394f6ec9184
+#   content hash  33e493b2b6869512
+#   text hash     45cfca3c2d4e01d3
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  da65baff1aa03d21
-#   text hash     2a596e2c74014467
+#   content hash  33e493b2b6869512
+#   text hash     6a2ba86be728677c
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

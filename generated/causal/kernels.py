@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  da65baff1aa03d21
-#   text hash     8862ac8fadfd0280
+#   content hash  33e493b2b6869512
+#   text hash     5367cc89191ff411
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

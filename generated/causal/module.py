@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  da65baff1aa03d21
-#   text hash     25bcc36806454eae
+#   content hash  33e493b2b6869512
+#   text hash     c3e2b40bf8cda26a
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

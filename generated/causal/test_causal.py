@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  da65baff1aa03d21
-#   text hash     f9db5173917b0ee1
+#   content hash  33e493b2b6869512
+#   text hash     ad798d4ce6d76f15
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

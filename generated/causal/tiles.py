@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  da65baff1aa03d21
-#   text hash     2ac776a9fe85677f
+#   content hash  33e493b2b6869512
+#   text hash     08fbb38896c351b2
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

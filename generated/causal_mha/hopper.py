@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  25b68ebf22577245
-#   text hash     5f68bf8e97f30a94
+#   content hash  7870964b4d4f6dcd
+#   text hash     061c4b32c4dc7ff7
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -408,9 +408,8 @@ def work_through(
                     )  # fmt: skip
                     at += 1
                     visits += 1
-                    full_last = tl.minimum(
-                        full_last, tl.maximum(q_first, 0) // BLOCK_N
-                    )  # the first query's own key is in none of them
+                    # the first query's own key is in none of them
+                    full_last = tl.minimum(full_last, tl.maximum(q_first, 0) // BLOCK_N)
                     if AGAIN:
                         full_last = first
                     rest = last - 1  # tiles before it are still to come

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  25b68ebf22577245
-#   text hash     551bfcb8b7a93607
+#   content hash  7870964b4d4f6dcd
+#   text hash     d4276c4ff7cab196
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

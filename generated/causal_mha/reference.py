@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  25b68ebf22577245
-#   text hash     1a4a84682e88d58c
+#   content hash  7870964b4d4f6dcd
+#   text hash     5226a08f2fc550a0
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

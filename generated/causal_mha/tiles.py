@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  25b68ebf22577245
-#   text hash     93608930949a4a1b
+#   content hash  7870964b4d4f6dcd
+#   text hash     db911257aa4a1ef8
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

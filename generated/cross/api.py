@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  03e65689cec87525
-#   text hash     62921298d23eec60
+#   content hash  8ad23eaaf397c03a
+#   text hash     88d0a2af0039568c
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

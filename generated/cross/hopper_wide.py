@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  03e65689cec87525
-#   text hash     381210cb3374ce63
+#   content hash  8ad23eaaf397c03a
+#   text hash     c4845c827a6b1cf0
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  03e65689cec87525
-#   text hash     7b6f43c101d35366
+#   content hash  8ad23eaaf397c03a
+#   text hash     6919f05a70d0bf6e
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

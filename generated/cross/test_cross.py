@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  03e65689cec87525
-#   text hash     ac1f6311ee5b67b0
+#   content hash  8ad23eaaf397c03a
+#   text hash     7811c3fbf78cc167
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  03e65689cec87525
-#   text hash     5134e941ca4b4c5e
+#   content hash  8ad23eaaf397c03a
+#   text hash     6500c3e1ba893dba
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

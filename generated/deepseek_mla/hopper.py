@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2aa00c1dc365a0c1
-#   text hash     7de5be2fd8485652
+#   content hash  4480fd05a6151092
+#   text hash     880c2061baf668c2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -408,9 +408,8 @@ def work_through(
                     )  # fmt: skip
                     at += 1
                     visits += 1
-                    full_last = tl.minimum(
-                        full_last, tl.maximum(q_first, 0) // BLOCK_N
-                    )  # the first query's own key is in none of them
+                    # the first query's own key is in none of them
+                    full_last = tl.minimum(full_last, tl.maximum(q_first, 0) // BLOCK_N)
                     if AGAIN:
                         full_last = first
                     rest = last - 1  # tiles before it are still to come

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2aa00c1dc365a0c1
-#   text hash     57772d83d838a394
+#   content hash  4480fd05a6151092
+#   text hash     85255ca3601ee86f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

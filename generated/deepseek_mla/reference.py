@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2aa00c1dc365a0c1
-#   text hash     f379a27395457392
+#   content hash  4480fd05a6151092
+#   text hash     35e9fb719d863e85
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2aa00c1dc365a0c1
-#   text hash     05fac87b5fc7dbcf
+#   content hash  4480fd05a6151092
+#   text hash     bdcf159301567750
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

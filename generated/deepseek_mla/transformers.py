@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2aa00c1dc365a0c1
-#   text hash     87e288428d103622
+#   content hash  4480fd05a6151092
+#   text hash     fd00d1e037cfcdc7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

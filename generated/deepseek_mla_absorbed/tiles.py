@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  dd9fde58f2b95530
-#   text hash     e7bb8c4bf37170a2
+#   content hash  54df76b888236239
+#   text hash     d8bc8a00f89c46ef
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b5a6f9268e5e21b5
-#   text hash     b922db5d220f2453
+#   content hash  c306dca583d12a59
+#   text hash     a755baaf4a4f1fbf
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

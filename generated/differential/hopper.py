@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b5a6f9268e5e21b5
-#   text hash     c8dc70faf0744579
+#   content hash  c306dca583d12a59
+#   text hash     52cf21c7c3c91692
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -408,9 +408,8 @@ def work_through(
                     )  # fmt: skip
                     at += 1
                     visits += 1
-                    full_last = tl.minimum(
-                        full_last, tl.maximum(q_first, 0) // BLOCK_N
-                    )  # the first query's own key is in none of them
+                    # the first query's own key is in none of them
+                    full_last = tl.minimum(full_last, tl.maximum(q_first, 0) // BLOCK_N)
                     if AGAIN:
                         full_last = first
                     rest = last - 1  # tiles before it are still to come

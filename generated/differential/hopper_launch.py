@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b5a6f9268e5e21b5
-#   text hash     0c3b9b65dd9d174c
+#   content hash  c306dca583d12a59
+#   text hash     9dee190460ee0fee
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b5a6f9268e5e21b5
-#   text hash     3e0b97299c0b6c12
+#   content hash  c306dca583d12a59
+#   text hash     3d32e8c28d7205ee
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b5a6f9268e5e21b5
-#   text hash     5f42747334eb5f11
+#   content hash  c306dca583d12a59
+#   text hash     614e02d038c5b572
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  538854496d5adba4
-#   text hash     5b6cec915b9e9a10
+#   content hash  48b60e2987b5ea83
+#   text hash     e29b00bea889b381
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

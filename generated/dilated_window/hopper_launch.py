@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  538854496d5adba4
-#   text hash     97d68ad0e232ae6a
+#   content hash  48b60e2987b5ea83
+#   text hash     45e749a6c62e513a
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

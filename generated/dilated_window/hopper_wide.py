@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  538854496d5adba4
-#   text hash     000f2c140370b87a
+#   content hash  48b60e2987b5ea83
+#   text hash     4ca17cba686e50d8
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  538854496d5adba4
-#   text hash     e8183cf104edb68c
+#   content hash  48b60e2987b5ea83
+#   text hash     af66f9736f257315
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  656ffaa98c969e19
-#   text hash     28481b4702cd9204
+#   content hash  35a09374212eae46
+#   text hash     fc5e4c88c1f2ca09
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  656ffaa98c969e19
-#   text hash     6df956c035a7bbef
+#   content hash  35a09374212eae46
+#   text hash     0fd6595833b26f55
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  656ffaa98c969e19
-#   text hash     66e7678dde37a4a2
+#   content hash  35a09374212eae46
+#   text hash     a1c38c6c668d47c1
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

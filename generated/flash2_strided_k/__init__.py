@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  edc1c943620d55d2
-#   text hash     1de5f3c0ef4ac1a1
+#   content hash  1caa3e53faa91520
+#   text hash     dadac01b9b52986b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

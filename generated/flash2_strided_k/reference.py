@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  edc1c943620d55d2
-#   text hash     75bdfb51b909dac2
+#   content hash  1caa3e53faa91520
+#   text hash     c2e138fa510056d6
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

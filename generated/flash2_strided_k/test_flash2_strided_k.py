@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  edc1c943620d55d2
-#   text hash     15f95ee1c1a85e8a
+#   content hash  1caa3e53faa91520
+#   text hash     6e9dffbc41b0a842
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  44977aff8502e9aa
-#   text hash     9869263a94e4258a
+#   content hash  a674682b0c43a927
+#   text hash     98cfb747bf43d089
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

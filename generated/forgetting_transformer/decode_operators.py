@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  44977aff8502e9aa
-#   text hash     83391804980498b4
+#   content hash  a674682b0c43a927
+#   text hash     08f127b6e1ecf7e1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

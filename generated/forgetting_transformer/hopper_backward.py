@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  44977aff8502e9aa
-#   text hash     f8620d11fc52a558
+#   content hash  a674682b0c43a927
+#   text hash     ed7d16e5206d9cb3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -247,7 +247,7 @@ def hand_on(places, stage, tile, b, head):
 @gluon.jit
 def handed_on(number):
     """A number in shared memory."""
-    return tl.max(number.load(gl.BlockedLayout([1], [32], [4], [0])), 0)
+    return tl.max(number.load(gl.BlockedLayout([1], [32], [gl.num_warps()], [0])), 0)
 
 
 @gluon.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  44977aff8502e9aa
-#   text hash     e35e47c832909867
+#   content hash  a674682b0c43a927
+#   text hash     8232a8ec39a45aa2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

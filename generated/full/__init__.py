@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2ad6d3d25b70149a
-#   text hash     d5861cdcedf3f794
+#   content hash  c4b81d448dc15276
+#   text hash     24596beeb333a40a
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

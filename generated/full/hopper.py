@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2ad6d3d25b70149a
-#   text hash     196cc55ceb8532ea
+#   content hash  c4b81d448dc15276
+#   text hash     7dd40f5db1e5d37b
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2ad6d3d25b70149a
-#   text hash     8e902b5113cd979b
+#   content hash  c4b81d448dc15276
+#   text hash     a936f9f951bbfc35
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

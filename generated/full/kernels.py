@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2ad6d3d25b70149a
-#   text hash     c9d0003c8b0d1221
+#   content hash  c4b81d448dc15276
+#   text hash     57e9d385e1670ec5
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

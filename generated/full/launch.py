@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2ad6d3d25b70149a
-#   text hash     7309f0b3087c7f85
+#   content hash  c4b81d448dc15276
+#   text hash     8e19da0b33668aee
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

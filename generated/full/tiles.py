@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2ad6d3d25b70149a
-#   text hash     3dba14653d049fa8
+#   content hash  c4b81d448dc15276
+#   text hash     ac12785c05447868
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2ad6d3d25b70149a
-#   text hash     c62ecba10f5d67eb
+#   content hash  c4b81d448dc15276
+#   text hash     931196cf109026d2
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6b07d6906eeb0188
-#   text hash     5e0715b0357a674d
+#   content hash  8c0d13a57db57f06
+#   text hash     b9186ff2b175e3b9
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6b07d6906eeb0188
-#   text hash     03f0931926a2c9d7
+#   content hash  8c0d13a57db57f06
+#   text hash     97a3cbfe83e152c4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -487,9 +487,8 @@ def work_through(
                     )  # fmt: skip
                     at += 1
                     visits += 1
-                    full_last = tl.minimum(
-                        full_last, tl.maximum(q_first, 0) // BLOCK_N
-                    )  # the first query's own key is in none of them
+                    # the first query's own key is in none of them
+                    full_last = tl.minimum(full_last, tl.maximum(q_first, 0) // BLOCK_N)
                     if AGAIN:
                         full_last = first
                     rest = last - 1  # tiles before it are still to come

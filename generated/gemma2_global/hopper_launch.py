@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6b07d6906eeb0188
-#   text hash     121ba8fdaa2268e5
+#   content hash  8c0d13a57db57f06
+#   text hash     4e8bbaf2779f6110
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6b07d6906eeb0188
-#   text hash     6716dfb934017926
+#   content hash  8c0d13a57db57f06
+#   text hash     b9060ff0af0248df
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

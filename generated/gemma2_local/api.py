@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d10f55f419395888
-#   text hash     337b1db16bab5c0e
+#   content hash  631c45f4db66886a
+#   text hash     46371c7a2a6d57d1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d10f55f419395888
-#   text hash     bdb65d98f2d7f897
+#   content hash  631c45f4db66886a
+#   text hash     12dc72318f7dae72
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d10f55f419395888
-#   text hash     3a5eab11713cbb89
+#   content hash  631c45f4db66886a
+#   text hash     fd612561794a94e2
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

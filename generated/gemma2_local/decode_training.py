@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d10f55f419395888
-#   text hash     5b2e184e2904dffd
+#   content hash  631c45f4db66886a
+#   text hash     bb8180d5a948c7a4
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d10f55f419395888
-#   text hash     576c76c49186dc61
+#   content hash  631c45f4db66886a
+#   text hash     094968a7720f55d6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b88300cd4912d8c4
-#   text hash     b32b208d77ec9b7a
+#   content hash  3dc65f5ad74dbddc
+#   text hash     ea72d0ebf7f17e9c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b88300cd4912d8c4
-#   text hash     37e8e3d820c50ae3
+#   content hash  3dc65f5ad74dbddc
+#   text hash     a0000dd2bcd5becf
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

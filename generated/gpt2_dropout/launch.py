@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b88300cd4912d8c4
-#   text hash     a46d103ccf33de05
+#   content hash  3dc65f5ad74dbddc
+#   text hash     6d9a14a323aca69d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

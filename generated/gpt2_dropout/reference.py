@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b88300cd4912d8c4
-#   text hash     3a3b9fe1009cb6dc
+#   content hash  3dc65f5ad74dbddc
+#   text hash     bada33f23293f4b6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b88300cd4912d8c4
-#   text hash     9bf4c2da99d62838
+#   content hash  3dc65f5ad74dbddc
+#   text hash     2b12e0e8cd51f66d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  08062e1577269f38
-#   text hash     e43e1ab5a24fe9d6
+#   content hash  2da1bb8273cf2243
+#   text hash     649a8a4899d57a5c
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  08062e1577269f38
-#   text hash     2a39cb0fb2bf68d3
+#   content hash  2da1bb8273cf2243
+#   text hash     5b5bd410f1a6e580
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

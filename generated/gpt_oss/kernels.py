@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  08062e1577269f38
-#   text hash     22582e8fb4f94405
+#   content hash  2da1bb8273cf2243
+#   text hash     af3412ab7d32156e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

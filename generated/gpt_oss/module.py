@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  08062e1577269f38
-#   text hash     65cb4903b647dbb5
+#   content hash  2da1bb8273cf2243
+#   text hash     96350ffe25b52c57
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

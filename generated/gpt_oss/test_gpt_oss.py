@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  08062e1577269f38
-#   text hash     61e0c2f57a805130
+#   content hash  2da1bb8273cf2243
+#   text hash     e018a8a9dbddf9d7
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  71745f059e7760ca
-#   text hash     4b0132d4b3b6552e
+#   content hash  e5af5767782f4219
+#   text hash     80a16bd9cbe24cf8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  71745f059e7760ca
-#   text hash     b308b6e7673431b5
+#   content hash  e5af5767782f4219
+#   text hash     c91f7a3f8141e0b3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

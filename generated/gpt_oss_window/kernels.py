@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  71745f059e7760ca
-#   text hash     ef9b166b5657389a
+#   content hash  e5af5767782f4219
+#   text hash     ac6ba0a352e67c3f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

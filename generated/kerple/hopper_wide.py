@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1a89a2ac2657f7b3
-#   text hash     1dca8fbaf957a4dc
+#   content hash  3b6b3d45ccc9acef
+#   text hash     d283f42f5ade6f7b
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1a89a2ac2657f7b3
-#   text hash     55f62861ba3b57bb
+#   content hash  3b6b3d45ccc9acef
+#   text hash     1f8f08bd37ce585f
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1a89a2ac2657f7b3
-#   text hash     c8c7bcacdaf49c97
+#   content hash  3b6b3d45ccc9acef
+#   text hash     cd0a41b05443b3bb
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b2c9622b6c6707e4
-#   text hash     89b0597399c539e4
+#   content hash  52278a5523e98a1f
+#   text hash     d385c78f22743515
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b2c9622b6c6707e4
-#   text hash     16997aa521b596bd
+#   content hash  52278a5523e98a1f
+#   text hash     f64e7e5109a0e1b6
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

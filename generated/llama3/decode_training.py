@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b2c9622b6c6707e4
-#   text hash     3cc7b06f9df5bdbb
+#   content hash  52278a5523e98a1f
+#   text hash     736e1ab882b8ed3c
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

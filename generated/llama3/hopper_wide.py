@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b2c9622b6c6707e4
-#   text hash     7d7075d747c1399d
+#   content hash  52278a5523e98a1f
+#   text hash     0574c9fb2cdb0b69
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

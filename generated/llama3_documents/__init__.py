@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  45e835d96fc70e50
-#   text hash     df646a81df62f9ed
+#   content hash  9d7f16defae6ec18
+#   text hash     f7b818e5b59a6da0
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

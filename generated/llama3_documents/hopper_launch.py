@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  45e835d96fc70e50
-#   text hash     fad7f85567ecc0c7
+#   content hash  9d7f16defae6ec18
+#   text hash     dfc30a312a54b884
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

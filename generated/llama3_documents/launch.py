@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  45e835d96fc70e50
-#   text hash     930d5b3adb254666
+#   content hash  9d7f16defae6ec18
+#   text hash     08df78578d9f50f0
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  45e835d96fc70e50
-#   text hash     eca55ebd0edaf128
+#   content hash  9d7f16defae6ec18
+#   text hash     babeedccf9d1c241
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  45e835d96fc70e50
-#   text hash     f27721babb5ace10
+#   content hash  9d7f16defae6ec18
+#   text hash     ca49c4d477bcb551
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

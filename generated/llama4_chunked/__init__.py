@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  edb992fb3a753e7f
-#   text hash     40971cfdd95c3d97
+#   content hash  5bbb504f603cfdfa
+#   text hash     a417e5b325e6d5f2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  edb992fb3a753e7f
-#   text hash     84faf795b9da4681
+#   content hash  5bbb504f603cfdfa
+#   text hash     e3c204ee1545e205
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

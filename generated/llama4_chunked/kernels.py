@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  edb992fb3a753e7f
-#   text hash     496e03193fff702b
+#   content hash  5bbb504f603cfdfa
+#   text hash     667ca739df02d505
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

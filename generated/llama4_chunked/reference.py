@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  edb992fb3a753e7f
-#   text hash     ec83aacbd02061c1
+#   content hash  5bbb504f603cfdfa
+#   text hash     5877ee2d1e9e2b47
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

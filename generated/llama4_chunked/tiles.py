@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  edb992fb3a753e7f
-#   text hash     cfc63c522b6af886
+#   content hash  5bbb504f603cfdfa
+#   text hash     28d3d9cb1c79b62d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8eec658f460da42b
-#   text hash     7d991ec110c0237f
+#   content hash  be1ce6f737ad53d9
+#   text hash     a428adfe3c102b5e
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8eec658f460da42b
-#   text hash     0790b94943e0e410
+#   content hash  be1ce6f737ad53d9
+#   text hash     fa5f45508421d3d2
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

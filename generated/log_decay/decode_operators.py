@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8eec658f460da42b
-#   text hash     03f6e86a5550b8eb
+#   content hash  be1ce6f737ad53d9
+#   text hash     738e7864eafcda1e
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

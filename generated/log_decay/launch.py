@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8eec658f460da42b
-#   text hash     543cac2079910b82
+#   content hash  be1ce6f737ad53d9
+#   text hash     ddcd1a28c90f80d0
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

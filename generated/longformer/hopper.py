@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a1630d2af49655fb
-#   text hash     7e1c982d8894aeb0
+#   content hash  e30c7a6798236cdc
+#   text hash     aefb9c773c59a111
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

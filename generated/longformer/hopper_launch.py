@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a1630d2af49655fb
-#   text hash     dac8b6d32614f550
+#   content hash  e30c7a6798236cdc
+#   text hash     4751c263aa2598d8
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

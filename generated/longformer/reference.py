@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a1630d2af49655fb
-#   text hash     39f41cb464ebb7bf
+#   content hash  e30c7a6798236cdc
+#   text hash     650a8cd23f2796ea
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

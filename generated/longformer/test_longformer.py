@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a1630d2af49655fb
-#   text hash     174a09075059bb4b
+#   content hash  e30c7a6798236cdc
+#   text hash     df5deb27318a791f
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  718d7895ed8da3c0
-#   text hash     b93e452eefaa63f3
+#   content hash  9ed9cc6014d7e971
+#   text hash     ff48e5c214222109
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  718d7895ed8da3c0
-#   text hash     ead21d3afa41c59e
+#   content hash  9ed9cc6014d7e971
+#   text hash     acca499bae93af4c
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

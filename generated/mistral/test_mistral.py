@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  718d7895ed8da3c0
-#   text hash     fabfcd1894b4fec6
+#   content hash  9ed9cc6014d7e971
+#   text hash     9631263750d387e7
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

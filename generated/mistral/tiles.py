@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  718d7895ed8da3c0
-#   text hash     b3eb60db73fb8552
+#   content hash  9ed9cc6014d7e971
+#   text hash     d80cb3a3e0852a8f
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  718d7895ed8da3c0
-#   text hash     bd8194268d9b81df
+#   content hash  9ed9cc6014d7e971
+#   text hash     3b30b825eec5a512
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

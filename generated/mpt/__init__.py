@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  47639ad2ab9de8e6
-#   text hash     81a59e9fe8ac242f
+#   content hash  2bc0ce0b036b8293
+#   text hash     a340811ce7e1426a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

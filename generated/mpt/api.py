@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  47639ad2ab9de8e6
-#   text hash     f3907d3faf806fdf
+#   content hash  2bc0ce0b036b8293
+#   text hash     d90c68362599a324
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

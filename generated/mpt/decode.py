@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  47639ad2ab9de8e6
-#   text hash     a615208ac9fa55cb
+#   content hash  2bc0ce0b036b8293
+#   text hash     6eb31c56dcddbf7a
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

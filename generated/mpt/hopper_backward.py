@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  47639ad2ab9de8e6
-#   text hash     f8d2aba70f64dbf2
+#   content hash  2bc0ce0b036b8293
+#   text hash     3cde18196f8c188a
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -205,7 +205,7 @@ def hand_on(places, stage, tile, b, head):
 @gluon.jit
 def handed_on(number):
     """A number in shared memory."""
-    return tl.max(number.load(gl.BlockedLayout([1], [32], [4], [0])), 0)
+    return tl.max(number.load(gl.BlockedLayout([1], [32], [gl.num_warps()], [0])), 0)
 
 
 @gluon.jit

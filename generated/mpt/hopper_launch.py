@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  47639ad2ab9de8e6
-#   text hash     98fc265ed4c404d3
+#   content hash  2bc0ce0b036b8293
+#   text hash     f0d1aa51c76529b0
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  47639ad2ab9de8e6
-#   text hash     f15037c0e3310bed
+#   content hash  2bc0ce0b036b8293
+#   text hash     835c9dc33b495242
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

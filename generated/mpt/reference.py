@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  47639ad2ab9de8e6
-#   text hash     0feed300f6eec6ce
+#   content hash  2bc0ce0b036b8293
+#   text hash     844d33c750d26b88
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

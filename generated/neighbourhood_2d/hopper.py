@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  dbf76eede879b23e
-#   text hash     42669d1c98eeaf47
+#   content hash  c6fa3200abfcee38
+#   text hash     43c5ff5d2aa60bdc
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

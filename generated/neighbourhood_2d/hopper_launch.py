@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  dbf76eede879b23e
-#   text hash     8ad3332f6f9e9d2d
+#   content hash  c6fa3200abfcee38
+#   text hash     a6c559b2561b786a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  dbf76eede879b23e
-#   text hash     c2e554799432c7aa
+#   content hash  c6fa3200abfcee38
+#   text hash     c73119e1d1aaee25
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

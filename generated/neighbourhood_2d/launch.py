@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  dbf76eede879b23e
-#   text hash     f92defb953a0954f
+#   content hash  c6fa3200abfcee38
+#   text hash     da4a9d5b0314a5e7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

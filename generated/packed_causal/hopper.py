@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  499c236e3c974227
-#   text hash     8a7d0666fd6223ce
+#   content hash  0ca94e1fd80819ad
+#   text hash     c32a51e74ca8ae11
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -15,6 +15,9 @@ each program one warp loads, and workers of four warps take 64 of the queries ea
 
 A stage is ready once all its bytes have come, and free once every worker is done with it; a barrier counts each.
 Tiles of keys are visited from the last to the first: mixed ones, then full ones.
+With bfloat16 a row's weights are measured from the largest score of the first tile that shows it a key: full tiles need
+no search for larger ones. If a row's weights add up to more than 2**64 of that one, its LSE becomes NaN, and its tile
+is done once more; such rows then follow their largest score.
 
 Layouts
     SCORES     [64, BLOCK_N] in registers, as a product leaves them; a quad of threads holds a row
@@ -29,6 +32,10 @@ Symbols
     group              heads of a group
     coming             the next item, taken while the one at hand is loaded
     places             for each stage of queries which tile, sequence and head they are of
+    number             twice the tile, and one more if it is done again
+    again              1 if the tile is done again, as rows have outgrown their first keys
+    idle               how many stages in a row had no tile
+    verdicts           for each stage and worker which rows have
     room               tiles of a sequence, or one more
     STAGES, Q_STAGES   stages of the buffers of keys and of values, and of that of queries
     queries, buffers   the buffer of queries with its barriers; those of keys and of values
@@ -53,6 +60,11 @@ Symbols
     packed             the weights of the tile before, two in each int32
     OVERLAPPED         whether the product of the values before runs on while scores are weighed
     rest               tiles before it are still to come
+    grows              whether m follows a row's largest score: with float16 always, else if it has outgrown its first
+                       keys
+    STEADY             whether m stays what it is for all rows of a tile
+    outgrown           whether a row's weights add up to too much of what they are measured from
+    first_lse          what the first pass left in the place of the LSE
 """
 
 import triton
@@ -112,7 +124,7 @@ def hand_on(places, stage, tile, b, head):
 @gluon.jit
 def handed_on(number):
     """A number in shared memory."""
-    return tl.max(number.load(gl.BlockedLayout([1], [32], [4], [0])), 0)
+    return tl.max(number.load(gl.BlockedLayout([1], [32], [gl.num_warps()], [0])), 0)
 
 
 @gluon.jit
@@ -122,6 +134,28 @@ def next_place(begun, ready, places, STAGES: gl.constexpr):
     mbarrier.wait(ready.index(stage), begun // STAGES & 1)
     place = stage * 3
     return handed_on(places.index(place)), handed_on(places.index(place + 1)), handed_on(places.index(place + 2))
+
+
+NO_TILE = tl.constexpr(2**20)  # behind the last one of any sequence
+
+
+@gluon.jit
+def verdict_buffer(COUNT: gl.constexpr):
+    """COUNT times what a worker tells of its 64 rows: 1 where one has outgrown its first keys."""
+    made = gl.allocate_shared_memory(gl.int32, [COUNT, 64], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    for i in gl.static_range(COUNT):
+        made.index(i).store(gl.full([64], 0, gl.int32, gl.BlockedLayout([1], [32], [gl.num_warps()], [0])))
+    return made
+
+
+@gluon.jit
+def outgrew(verdicts, stage, WORKERS: gl.constexpr):
+    """1 if some row of the tile that a stage has had wants it done again; else 0, as after it was."""
+    found = 0
+    for worker in gl.static_range(WORKERS):
+        told = verdicts.index(stage * WORKERS + worker).load(gl.BlockedLayout([2], [32], [gl.num_warps()], [0]))
+        found |= tl.max(told, 0)
+    return found
 
 
 @gluon.jit
@@ -278,7 +312,7 @@ def clear_behind(tile, count, ROWS: gl.constexpr):
 
 @gluon.jit
 def weigh(
-    m, l, score, k_start, terms, BLOCK_N: tl.constexpr, OVERLAPPED: tl.constexpr, mixed
+    m, grows, l, score, k_start, terms, BLOCK_N: tl.constexpr, OVERLAPPED: tl.constexpr, mixed
 ):  # fmt: skip
     """Weights of one tile of keys, and what the running maximum and the partial sums of their rows become by them."""
     scale_log2, q_pos = terms
@@ -290,6 +324,8 @@ def weigh(
         score = tl.where(keep, score, float("-inf"))
     # [64]
     m_new = tl.maximum(m, tl.max(score, 1) * scale_log2)
+    # a row keeps what its first keys gave, unless it has outgrown that
+    m_new = tl.where(grows | (m == float("-inf")), m_new, m)
     if OVERLAPPED:
         m_new = in_order(m_new, 2)
     # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
@@ -302,9 +338,22 @@ def weigh(
 
 
 @gluon.jit
+def weigh_on(
+    m, l, score, terms, OVERLAPPED: tl.constexpr
+):  # fmt: skip
+    """Weights of one tile of keys that all rows see, measured from what those before were, and partial sums with them."""
+    scale_log2, q_pos = terms
+    p = tl.exp2(score * scale_log2 - m[:, None])  # [64, BLOCK_N]
+    l += gl.convert_layout(partial_row_sums(p), l.type.layout, assert_trivial=True)
+    if OVERLAPPED:
+        l = in_order(l, 4)
+    return l, p
+
+
+@gluon.jit
 def attend_first(
-    at, m, l, q_tile, k_start, buffers, terms, STAGES: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr,
-    SCORES: tl.constexpr, OUT: tl.constexpr
+    at, m, grows, l, q_tile, k_start, buffers, terms, STAGES: tl.constexpr, D: tl.constexpr,
+    BLOCK_N: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr
 ):  # fmt: skip
     """Weights of the first tile of keys, which is mixed or may as well be taken for such."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
@@ -314,13 +363,13 @@ def attend_first(
     scoring = score_product(q_tile, matrix(k_buffer, stage), below, D, ADDS=False)
     score = warpgroup_mma_wait(0, [scoring])
     mbarrier.arrive(k_free.index(stage), count=1)
-    m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, OVERLAPPED=False, mixed=True)
+    m, l, p, shrink = weigh(m, grows, l, score, k_start, terms, BLOCK_N, OVERLAPPED=False, mixed=True)
     return gl.convert_layout(shrink, gl.SliceLayout(1, OUT)), m, l, pack(p, v_buffer.dtype)
 
 
 @gluon.jit
 def attend(
-    at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES: tl.constexpr, D: tl.constexpr,
+    at, visits, acc, packed, m, grows, l, q_tile, k_start, buffers, terms, STAGES: tl.constexpr, D: tl.constexpr,
     BLOCK_N: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr, WEIGHTS: tl.constexpr, WORKERS: tl.constexpr,
     WORKER: tl.constexpr, mixed
 ):  # fmt: skip
@@ -344,16 +393,21 @@ def attend(
     mbarrier.arrive(k_free.index(stage), count=1)
     # the product of the values runs on while the largest scores are found
     OVERLAPPED: gl.constexpr = acc.shape[1] >= 256
-    m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, OVERLAPPED, mixed=mixed)
+    STEADY: gl.constexpr = not mixed and v_buffer.dtype == gl.bfloat16
+    if STEADY:
+        l, p = weigh_on(m, l, score, terms, OVERLAPPED=acc.shape[1] >= 128)
+    else:
+        m, l, p, shrink = weigh(m, grows, l, score, k_start, terms, BLOCK_N, OVERLAPPED, mixed=mixed)
     acc = warpgroup_mma_wait(0, [adding])
     # the product read the registers of the weights before until here
     packed = pack(p, v_buffer.dtype)
     mbarrier.arrive(v_free.index(before), count=1)
-    shrink = gl.convert_layout(shrink, gl.SliceLayout(1, OUT))
-    if OVERLAPPED:
-        acc = shrunk(acc, shrink)
-    else:
-        acc = acc * shrink[:, None]
+    if not STEADY:
+        shrink = gl.convert_layout(shrink, gl.SliceLayout(1, OUT))
+        if OVERLAPPED:
+            acc = shrunk(acc, shrink)
+        else:
+            acc = acc * shrink[:, None]
     return acc, m, l, packed
 
 
@@ -380,7 +434,7 @@ def work(
         out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
         Hq, scale, sequences, q_rows
     ) = arguments  # fmt: skip
-    q_buffer, q_ready, q_free, places = queries
+    q_buffer, q_ready, q_free, places, verdicts = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_DV, 16])
     WEIGHTS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
@@ -391,8 +445,9 @@ def work(
     at = 0  # tiles of keys so far
     visits = 0  # ranges of such tiles so far
     begun = 0  # tiles of queries so far
-    tile, b, h = next_place(begun, q_ready, places, Q_STAGES)
-    while tile >= 0:
+    number, b, h = next_place(begun, q_ready, places, Q_STAGES)
+    while number >= 0:
+        tile, again = number // 2, number % 2
         stage = begun % Q_STAGES
         q_start = tile * BLOCK_M
         q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
@@ -413,6 +468,12 @@ def work(
             row = q_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
             q_pos = row + q_begin
             scale_log2 = scale * LOG2E
+            grows = row == row if q_buffer.dtype == gl.float16 else row != row
+            if again > 0:
+                first_lse = tl.load(
+                    lse_ptr + tl.cast(h, tl.int64) * q_rows + q_aligned + row, mask=row < q_len, other=0.0
+                )
+                grows = first_lse != first_lse
             # [64, BLOCK_DV]
             acc = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
             # [64]
@@ -425,15 +486,18 @@ def work(
             if last > first:
                 k_start = (last - 1) * BLOCK_N
                 shrink, m, l, packed = attend_first(
-                    at, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT
+                    at, m, grows, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT
                 )  # fmt: skip
                 at += 1
                 visits += 1
+                # the first query's own key is in none of them
+                full_last = tl.minimum(full_last, tl.maximum(q_first, 0) // BLOCK_N)
+                full_last = tl.where(again > 0, first, full_last)
                 rest = last - 1  # tiles before it are still to come
                 for j in tl.range(full_last, rest):
                     k_start = (full_last + rest - 1 - j) * BLOCK_N
                     acc, m, l, packed = attend(
-                        at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT,
+                        at, visits, acc, packed, m, grows, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT,
                         WEIGHTS, WORKERS, WORKER, mixed=True
                     )  # fmt: skip
                     at += 1
@@ -441,7 +505,7 @@ def work(
                 for j in tl.range(full_first, rest):
                     k_start = (full_first + rest - 1 - j) * BLOCK_N
                     acc, m, l, packed = attend(
-                        at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT,
+                        at, visits, acc, packed, m, grows, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT,
                         WEIGHTS, WORKERS, WORKER, mixed=False
                     )  # fmt: skip
                     at += 1
@@ -459,10 +523,14 @@ def work(
             fence_async_shared()
             # [64]
             lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
+            # NaN, too, is not known to be small
+            outgrown = (row < q_len) & ~grows & ~(l <= 2.0**64)
+            lse = tl.where(outgrown, float("nan"), lse)
+            verdicts.index(stage * WORKERS + WORKER).store(outgrown.to(gl.int32))
             tl.store(lse_ptr + tl.cast(h, tl.int64) * q_rows + q_aligned + row, lse, mask=row < q_len)
         mbarrier.arrive(q_free.index(stage), count=1)
         begun += 1
-        tile, b, h = next_place(begun, q_ready, places, Q_STAGES)
+        number, b, h = next_place(begun, q_ready, places, Q_STAGES)
 
 
 @gluon.jit
@@ -502,25 +570,31 @@ def load_tiles(
         lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
         sequences, q_rows, items, slots, group
     ) = lengths  # fmt: skip
-    q_buffer, q_ready, q_free, places = queries
+    q_buffer, q_ready, q_free, places, verdicts = queries
     at = 0  # tiles of keys so far
     begun = 0  # tiles of queries so far
     ends = 0  # ends of sequences so far
-    item = tl.program_id(0)
-    while item < items:
-        coming = take_next(lse_ptr, q_rows, items)
+    item, again, stage = tl.program_id(0), 0, 0
+    # rounds without a tile: after as many as there are stages, none comes back
+    idle = tl.where(item < items, 0, Q_STAGES)
+    while idle < Q_STAGES:
+        coming = item
+        if (again == 0) & (item < items):
+            coming = take_next(lse_ptr, q_rows, items)
         slot = slots - 1 - item // group % slots
         b, tile = find_tile(cu_seqlens_q_ptr, slot, sequences, BLOCK_M)
         h = item // (group * slots) * group + item % group
+        tile = tl.where(again > 0, handed_on(places.index(stage * 3)) // 2, tile)
+        b = tl.where(again > 0, handed_on(places.index(stage * 3 + 1)), b)
+        h = tl.where(again > 0, handed_on(places.index(stage * 3 + 2)), h)
+        tile = tl.where((again > 0) | (item < items), tile, NO_TILE)
         kv_h = h // GROUP
         q_start = tile * BLOCK_M
         q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
         q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
         k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
         k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
-        stage = begun % Q_STAGES
-        mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)
-        hand_on(places, stage, tile, b, h)
+        hand_on(places, stage, tile * 2 + again, b, h)
         mbarrier.arrive(q_ready.index(stage), count=1)
         if q_start < q_len:
             q_begin = k_len - q_len
@@ -541,8 +615,10 @@ def load_tiles(
             mbarrier.arrive(q_ready.index(stage), count=1)
         begun += 1
         item = coming
-    stage = begun % Q_STAGES
-    mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)
+        stage = begun % Q_STAGES
+        mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)
+        again = outgrew(verdicts, stage, WORKERS)
+        idle = tl.where((again > 0) | (item < items), 0, idle + 1)
     hand_on(places, stage, -1, 0, 0)
     mbarrier.arrive(q_ready.index(stage), count=2)
 
@@ -583,7 +659,8 @@ def forward(
     v_buffer = gl.allocate_shared_memory(v_desc.dtype, [STAGES, 1, BLOCK_N, BLOCK_DV], v_desc.layout)
     v_come = barriers(1, 1).index(0)
     places = gl.allocate_shared_memory(gl.int32, [Q_STAGES * 3, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    queries = (q_buffer, barriers(Q_STAGES, 2), barriers(Q_STAGES, WORKERS), places)
+    verdicts = verdict_buffer(Q_STAGES * WORKERS)
+    queries = (q_buffer, barriers(Q_STAGES, 2), barriers(Q_STAGES, WORKERS), places, verdicts)
     buffers = (
         k_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS),
         v_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS), barriers(WORKERS, 1)

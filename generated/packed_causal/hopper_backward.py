@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  499c236e3c974227
-#   text hash     66a220b920c1944a
+#   content hash  0ca94e1fd80819ad
+#   text hash     024fa5e9a525a6b8
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  499c236e3c974227
-#   text hash     67e21f8bbb26180d
+#   content hash  0ca94e1fd80819ad
+#   text hash     577bc055a4d1c607
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

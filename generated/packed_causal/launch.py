@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  499c236e3c974227
-#   text hash     bfc13d97c3f264e9
+#   content hash  0ca94e1fd80819ad
+#   text hash     fa73c0ff7c4e3c83
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

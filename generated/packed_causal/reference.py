@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  499c236e3c974227
-#   text hash     f15a11575f0e7ceb
+#   content hash  0ca94e1fd80819ad
+#   text hash     cc3ec0a638db754d
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  499c236e3c974227
-#   text hash     961f94cdba78753e
+#   content hash  0ca94e1fd80819ad
+#   text hash     c015e0dc228067bd
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

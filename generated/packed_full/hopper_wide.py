@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f5c76d3db0128bcc
-#   text hash     44d7dc76bd15bdc2
+#   content hash  2d402bda42ae0be2
+#   text hash     3289b8256650f449
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f5c76d3db0128bcc
-#   text hash     cb3a8c1700536ad9
+#   content hash  2d402bda42ae0be2
+#   text hash     c6e1d3a127a3c794
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

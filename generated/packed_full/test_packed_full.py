@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f5c76d3db0128bcc
-#   text hash     be5a3b03357bc71b
+#   content hash  2d402bda42ae0be2
+#   text hash     7cdf445f49ec191e
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

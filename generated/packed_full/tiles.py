@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f5c76d3db0128bcc
-#   text hash     0b80bf7f77c00ae8
+#   content hash  2d402bda42ae0be2
+#   text hash     0c608fa1c7e70413
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

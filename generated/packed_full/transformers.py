@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f5c76d3db0128bcc
-#   text hash     d8d9287a2f5c4f6f
+#   content hash  2d402bda42ae0be2
+#   text hash     743ef069d7a4fa74
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

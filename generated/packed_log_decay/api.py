@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2713ab64f6ca9623
-#   text hash     8e429fbee06b24f8
+#   content hash  81aa3a5c98d7bd28
+#   text hash     e313ceee86bec994
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

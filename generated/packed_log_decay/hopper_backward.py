@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2713ab64f6ca9623
-#   text hash     749e5a2270d3015e
+#   content hash  81aa3a5c98d7bd28
+#   text hash     76f4ac1e48149218
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

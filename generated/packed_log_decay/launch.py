@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2713ab64f6ca9623
-#   text hash     2cd97cf69239522d
+#   content hash  81aa3a5c98d7bd28
+#   text hash     620b9ea215fbb711
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2713ab64f6ca9623
-#   text hash     6749e1987bbeca14
+#   content hash  81aa3a5c98d7bd28
+#   text hash     12e5d52bbd8ed358
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

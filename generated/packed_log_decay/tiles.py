@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2713ab64f6ca9623
-#   text hash     90924080a00b6f3e
+#   content hash  81aa3a5c98d7bd28
+#   text hash     e74f1e9608f551a6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

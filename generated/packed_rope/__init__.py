@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  aa212d111dc954a6
-#   text hash     fa092b804ea22189
+#   content hash  20337313b0ff5318
+#   text hash     96e9c13de4b049b2
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  aa212d111dc954a6
-#   text hash     12c0645d7cf20b6c
+#   content hash  20337313b0ff5318
+#   text hash     04ac29974c988d1e
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

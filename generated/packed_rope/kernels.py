@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  aa212d111dc954a6
-#   text hash     efcbc6331cc9c966
+#   content hash  20337313b0ff5318
+#   text hash     340b7957acb3eecd
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  aa212d111dc954a6
-#   text hash     95fd452097420db0
+#   content hash  20337313b0ff5318
+#   text hash     3664cddafa696c00
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

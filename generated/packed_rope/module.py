@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  aa212d111dc954a6
-#   text hash     4fbba94361f5116a
+#   content hash  20337313b0ff5318
+#   text hash     ef2a9e2872da708d
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

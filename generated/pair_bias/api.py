@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6b915fafd40ea4a4
-#   text hash     14c50e5ba0875074
+#   content hash  11c09b12692f8e0d
+#   text hash     83f82d8d15cdc1cb
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6b915fafd40ea4a4
-#   text hash     77f6cea7443b266d
+#   content hash  11c09b12692f8e0d
+#   text hash     53a63c075a4c9cd7
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6b915fafd40ea4a4
-#   text hash     4bd69618f3cdc7c0
+#   content hash  11c09b12692f8e0d
+#   text hash     7f5f5f3f915939c7
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

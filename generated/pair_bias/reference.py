@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6b915fafd40ea4a4
-#   text hash     31c6b0a656a20e2a
+#   content hash  11c09b12692f8e0d
+#   text hash     661d5fe4a89c7bf5
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3043c3a1288563b2
-#   text hash     ce8a9d780a1616f5
+#   content hash  6ff7c81f88e121b1
+#   text hash     21c885e69c0f0cba
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3043c3a1288563b2
-#   text hash     fbd54023358e6fda
+#   content hash  6ff7c81f88e121b1
+#   text hash     731e22b773f0949d
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

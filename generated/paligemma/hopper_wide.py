@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3043c3a1288563b2
-#   text hash     bee53c311b965e8e
+#   content hash  6ff7c81f88e121b1
+#   text hash     1fba72e1b6f48a4c
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

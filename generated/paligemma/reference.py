@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3043c3a1288563b2
-#   text hash     125734b92366a23b
+#   content hash  6ff7c81f88e121b1
+#   text hash     0e2fd402f366aed6
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

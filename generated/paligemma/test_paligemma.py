@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3043c3a1288563b2
-#   text hash     ed5e59a0f0d052bc
+#   content hash  6ff7c81f88e121b1
+#   text hash     59de01d29d5b76cd
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

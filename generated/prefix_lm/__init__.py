@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  be3d77ef85df6de7
-#   text hash     7d18e6d468f1c5a5
+#   content hash  28ee88027565ca17
+#   text hash     9eb6276e0d84a2d0
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

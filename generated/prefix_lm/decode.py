@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  be3d77ef85df6de7
-#   text hash     f987f5ab40248950
+#   content hash  28ee88027565ca17
+#   text hash     df2c70be40b67c0d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

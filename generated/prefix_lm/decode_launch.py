@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  be3d77ef85df6de7
-#   text hash     ff3dff362579b541
+#   content hash  28ee88027565ca17
+#   text hash     5283120a61c83448
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

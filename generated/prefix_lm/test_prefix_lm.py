@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  be3d77ef85df6de7
-#   text hash     8f46703d883970ef
+#   content hash  28ee88027565ca17
+#   text hash     033c9547db7b0c5b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

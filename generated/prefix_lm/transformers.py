@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  be3d77ef85df6de7
-#   text hash     3a4335da002a3439
+#   content hash  28ee88027565ca17
+#   text hash     d47d6f764b46aa9f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b9fa2828bf356215
-#   text hash     44033e23517d14bd
+#   content hash  494f097aeb789c24
+#   text hash     ee60c5edc016f42d
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b9fa2828bf356215
-#   text hash     fa7a03d7d55a690e
+#   content hash  494f097aeb789c24
+#   text hash     1460d6eac00514c2
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b9fa2828bf356215
-#   text hash     227bde6fc39593a6
+#   content hash  494f097aeb789c24
+#   text hash     41869561a1adf50e
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b9fa2828bf356215
-#   text hash     e7c973ae641ab7e4
+#   content hash  494f097aeb789c24
+#   text hash     8af61142eef5f986
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  82a747ec678288f5
-#   text hash     4d93b0d9e5e5f705
+#   content hash  de11d306b8ccd558
+#   text hash     86ab80c6e505184c
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  82a747ec678288f5
-#   text hash     8b4e698d28b767f5
+#   content hash  de11d306b8ccd558
+#   text hash     adb27122eb94aa17
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  82a747ec678288f5
-#   text hash     0460b23edb24882c
+#   content hash  de11d306b8ccd558
+#   text hash     b5a6d6c367e17c3e
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  82a747ec678288f5
-#   text hash     bf0535ec8bf41459
+#   content hash  de11d306b8ccd558
+#   text hash     5451c0ab60df256c
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  82a747ec678288f5
-#   text hash     1a0a5fccae5c21d1
+#   content hash  de11d306b8ccd558
+#   text hash     dc52ea02836d3a73
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

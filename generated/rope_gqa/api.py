@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0e576d9efe9b29c5
-#   text hash     57db37c598e3092e
+#   content hash  36e6cb8a052eeab8
+#   text hash     a90acd7c493fecfc
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

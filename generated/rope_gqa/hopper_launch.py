@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0e576d9efe9b29c5
-#   text hash     0c413e219f48ad96
+#   content hash  36e6cb8a052eeab8
+#   text hash     0b417d74ddbad36a
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

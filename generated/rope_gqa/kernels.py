@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0e576d9efe9b29c5
-#   text hash     54484f15cffed71a
+#   content hash  36e6cb8a052eeab8
+#   text hash     17cf5b9949957968
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

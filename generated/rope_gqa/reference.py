@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0e576d9efe9b29c5
-#   text hash     e20ed4588eae0b47
+#   content hash  36e6cb8a052eeab8
+#   text hash     f7cfe770e6c28e55
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f820a1e3f3845377
-#   text hash     35e063c30e2eab95
+#   content hash  5610cce0829838dc
+#   text hash     f8f4a2e06c4c962a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

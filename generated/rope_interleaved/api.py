@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f820a1e3f3845377
-#   text hash     830b6eb3b3b75989
+#   content hash  5610cce0829838dc
+#   text hash     bff08ece2101c47b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f820a1e3f3845377
-#   text hash     c9972304992f9360
+#   content hash  5610cce0829838dc
+#   text hash     d0d53a469e0cce22
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

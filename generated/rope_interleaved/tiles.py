@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f820a1e3f3845377
-#   text hash     8b7dd7b0dff87050
+#   content hash  5610cce0829838dc
+#   text hash     b4d663fdc157e612
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  accd8a0e47160f81
-#   text hash     ba16ed5c842369dd
+#   content hash  b986b2900604a208
+#   text hash     f96e7d535ca441e6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

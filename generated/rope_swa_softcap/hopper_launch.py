@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  accd8a0e47160f81
-#   text hash     e485c00b046b523d
+#   content hash  b986b2900604a208
+#   text hash     5cb3c203e9e52550
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

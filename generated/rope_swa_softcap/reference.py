@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  accd8a0e47160f81
-#   text hash     45369f7884c45a41
+#   content hash  b986b2900604a208
+#   text hash     d0dab0df29295597
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  accd8a0e47160f81
-#   text hash     c1800ce51c317da8
+#   content hash  b986b2900604a208
+#   text hash     b0ec6f4033644c09
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  47065339be4fc3a3
-#   text hash     f23990327978ae97
+#   content hash  1521f32a4f14b7a7
+#   text hash     a819d75e1b146d5a
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  47065339be4fc3a3
-#   text hash     481bc528f4d6484c
+#   content hash  1521f32a4f14b7a7
+#   text hash     3d766061a8891a18
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

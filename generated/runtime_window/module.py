@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  47065339be4fc3a3
-#   text hash     9b1112aa167f5ae2
+#   content hash  1521f32a4f14b7a7
+#   text hash     337979fa11c5caa6
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

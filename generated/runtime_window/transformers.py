@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  47065339be4fc3a3
-#   text hash     25b2e27a92dd2e32
+#   content hash  1521f32a4f14b7a7
+#   text hash     c03c9f727c3851dd
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f5b2ed3a877864ae
-#   text hash     0a21a3119c391928
+#   content hash  c02bc07c5195740a
+#   text hash     9d2846da8ecc197c
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f5b2ed3a877864ae
-#   text hash     bb6a83cfa3a07b3c
+#   content hash  c02bc07c5195740a
+#   text hash     2febf20e0040ac9e
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f5b2ed3a877864ae
-#   text hash     19a122f935d37a1e
+#   content hash  c02bc07c5195740a
+#   text hash     52e956a1e3cac6a1
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

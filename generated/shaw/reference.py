@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f5b2ed3a877864ae
-#   text hash     bd54e11b58cb639a
+#   content hash  c02bc07c5195740a
+#   text hash     cc12ec12ce1b239c
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

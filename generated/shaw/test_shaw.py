@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f5b2ed3a877864ae
-#   text hash     6e676c4a910888d7
+#   content hash  c02bc07c5195740a
+#   text hash     167918f8a975ed7b
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  aa4deb58ae547e9a
-#   text hash     a3b03e4166952f46
+#   content hash  f8ab46dcf58d2d3b
+#   text hash     2d8ffe864ea939e7
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

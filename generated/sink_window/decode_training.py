@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  aa4deb58ae547e9a
-#   text hash     e816c0138d7489e9
+#   content hash  f8ab46dcf58d2d3b
+#   text hash     88f6f5000115e40a
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  aa4deb58ae547e9a
-#   text hash     2a9d053c2d16535e
+#   content hash  f8ab46dcf58d2d3b
+#   text hash     286d08611ac18403
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  aa4deb58ae547e9a
-#   text hash     56d0f9a7a3d4968f
+#   content hash  f8ab46dcf58d2d3b
+#   text hash     ae283699b36853c7
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  80dbb9efb3c1d19a
-#   text hash     4db9408a2090571a
+#   content hash  7ff6cec03c66ab65
+#   text hash     9e6a4d562ad23eed
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

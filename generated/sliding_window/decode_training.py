@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  80dbb9efb3c1d19a
-#   text hash     30ef1c84427c0875
+#   content hash  7ff6cec03c66ab65
+#   text hash     efb32c1c8b5c0477
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  80dbb9efb3c1d19a
-#   text hash     4c9646c63ecf98ea
+#   content hash  7ff6cec03c66ab65
+#   text hash     0173d870e37ae1d7
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

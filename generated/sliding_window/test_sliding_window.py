@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  80dbb9efb3c1d19a
-#   text hash     011391ff985a2043
+#   content hash  7ff6cec03c66ab65
+#   text hash     3641a4f3c28c986a
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5c8d0dc0386da589
-#   text hash     20683c76cbddd327
+#   content hash  1b3a96bc117b9661
+#   text hash     750f6d00e168b7fd
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

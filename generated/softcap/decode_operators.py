@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5c8d0dc0386da589
-#   text hash     33c696674770af0d
+#   content hash  1b3a96bc117b9661
+#   text hash     4789e093be09118c
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5c8d0dc0386da589
-#   text hash     f2cbd50280ff6d10
+#   content hash  1b3a96bc117b9661
+#   text hash     9cce70cae6d484bb
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -487,9 +487,8 @@ def work_through(
                     )  # fmt: skip
                     at += 1
                     visits += 1
-                    full_last = tl.minimum(
-                        full_last, tl.maximum(q_first, 0) // BLOCK_N
-                    )  # the first query's own key is in none of them
+                    # the first query's own key is in none of them
+                    full_last = tl.minimum(full_last, tl.maximum(q_first, 0) // BLOCK_N)
                     if AGAIN:
                         full_last = first
                     rest = last - 1  # tiles before it are still to come

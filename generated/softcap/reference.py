@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5c8d0dc0386da589
-#   text hash     3cbb46dda36f65a3
+#   content hash  1b3a96bc117b9661
+#   text hash     07c73427896caccf
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3b86fadca26aab25
-#   text hash     e95164cdacd8e017
+#   content hash  405a33a4fec1bf15
+#   text hash     dcfcb62ffd8d7b83
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

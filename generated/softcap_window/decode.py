@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3b86fadca26aab25
-#   text hash     c90c7576b98a12df
+#   content hash  405a33a4fec1bf15
+#   text hash     8b4f7acce47dceec
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3b86fadca26aab25
-#   text hash     db4695e57a2299c9
+#   content hash  405a33a4fec1bf15
+#   text hash     f805a4ebc489b811
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

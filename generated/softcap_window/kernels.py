@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3b86fadca26aab25
-#   text hash     88c3b2f6fdec40a6
+#   content hash  405a33a4fec1bf15
+#   text hash     db1e6ff2f5b434d2
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  58c8dddfa3e8f95d
-#   text hash     15d14676512b02e1
+#   content hash  c5fdd6d455ebeac9
+#   text hash     8cb61b8e5d95395f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  58c8dddfa3e8f95d
-#   text hash     4afd0e1d6d8b39f6
+#   content hash  c5fdd6d455ebeac9
+#   text hash     da8454c30d3f9d9a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -202,7 +202,7 @@ def hand_on(places, stage, tile, b, head):
 @gluon.jit
 def handed_on(number):
     """A number in shared memory."""
-    return tl.max(number.load(gl.BlockedLayout([1], [32], [4], [0])), 0)
+    return tl.max(number.load(gl.BlockedLayout([1], [32], [gl.num_warps()], [0])), 0)
 
 
 @gluon.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  58c8dddfa3e8f95d
-#   text hash     7cf9f0741042e968
+#   content hash  c5fdd6d455ebeac9
+#   text hash     003bbe5d65872bbc
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

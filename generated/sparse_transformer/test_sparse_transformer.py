@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  58c8dddfa3e8f95d
-#   text hash     58f2a991d19d0a7d
+#   content hash  c5fdd6d455ebeac9
+#   text hash     5e2686b1de9414c7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  58c8dddfa3e8f95d
-#   text hash     35d84101fa065479
+#   content hash  c5fdd6d455ebeac9
+#   text hash     fc9dcfc997f724fc
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5b2c013e066f8691
-#   text hash     6a1443f93d0ee737
+#   content hash  a42f254d3f04780d
+#   text hash     ce911016359f01d5
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5b2c013e066f8691
-#   text hash     dee47bc6f2290ffd
+#   content hash  a42f254d3f04780d
+#   text hash     e2d12fc68473008d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

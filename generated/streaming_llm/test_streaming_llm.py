@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5b2c013e066f8691
-#   text hash     ac589f71bfe33259
+#   content hash  a42f254d3f04780d
+#   text hash     46bbb975ca18b7ee
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

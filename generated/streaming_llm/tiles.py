@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5b2c013e066f8691
-#   text hash     154461efd4e99732
+#   content hash  a42f254d3f04780d
+#   text hash     25707b640b2d3132
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

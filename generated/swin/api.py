@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  de1b5695f2d016c4
-#   text hash     cdf0b546bebce611
+#   content hash  979cd7292360c246
+#   text hash     80a85696d35d318e
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  de1b5695f2d016c4
-#   text hash     973bac53525dc032
+#   content hash  979cd7292360c246
+#   text hash     fd6ff58d4b2746bc
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  de1b5695f2d016c4
-#   text hash     4e50b39f549c8340
+#   content hash  979cd7292360c246
+#   text hash     2af7096ce68679e6
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -210,7 +210,7 @@ def hand_on(places, stage, tile, b, head):
 @gluon.jit
 def handed_on(number):
     """A number in shared memory."""
-    return tl.max(number.load(gl.BlockedLayout([1], [32], [4], [0])), 0)
+    return tl.max(number.load(gl.BlockedLayout([1], [32], [gl.num_warps()], [0])), 0)
 
 
 @gluon.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  de1b5695f2d016c4
-#   text hash     061aef6b0df86bdb
+#   content hash  979cd7292360c246
+#   text hash     5f9937e5cfbde6b0
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

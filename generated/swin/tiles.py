@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  de1b5695f2d016c4
-#   text hash     5b68653e8e639e15
+#   content hash  979cd7292360c246
+#   text hash     b1ccda3904902dfd
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f6675128baace01a
-#   text hash     20af34442825da68
+#   content hash  1a4549a5322416dc
+#   text hash     1b94fa90984e43ca
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

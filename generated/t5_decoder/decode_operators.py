@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f6675128baace01a
-#   text hash     96214bdf597ca0e6
+#   content hash  1a4549a5322416dc
+#   text hash     23e51e7a63af0006
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f6675128baace01a
-#   text hash     cffb0b2cd2a7dfe3
+#   content hash  1a4549a5322416dc
+#   text hash     5edf99f8c7824858
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f6675128baace01a
-#   text hash     c92ed9146e045f68
+#   content hash  1a4549a5322416dc
+#   text hash     8e8e522a67f558a0
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7f1b5869b77b609b
-#   text hash     6275631f536b8ab4
+#   content hash  1d1613655e45068a
+#   text hash     ac512afd9aba1c97
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

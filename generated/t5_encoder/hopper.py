@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7f1b5869b77b609b
-#   text hash     f3c31f10b3eab82a
+#   content hash  1d1613655e45068a
+#   text hash     4ba13760b683739f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7f1b5869b77b609b
-#   text hash     f88258f40866abde
+#   content hash  1d1613655e45068a
+#   text hash     99159a0b5d0b3444
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7f1b5869b77b609b
-#   text hash     683380e1e9b07e8f
+#   content hash  1d1613655e45068a
+#   text hash     597387b54990cdfa
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7f1b5869b77b609b
-#   text hash     abce8034c69cfa8e
+#   content hash  1d1613655e45068a
+#   text hash     a1434c4f092061bb
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

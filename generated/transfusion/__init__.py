@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  445b0e553ed28648
-#   text hash     07fed422268332e3
+#   content hash  e52a99bc47ba79ef
+#   text hash     43db69ed7be0b07a
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  445b0e553ed28648
-#   text hash     c91b315bd7b05bac
+#   content hash  e52a99bc47ba79ef
+#   text hash     5a70425b2bb97e6a
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

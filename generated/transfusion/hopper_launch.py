@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  445b0e553ed28648
-#   text hash     0611c993047fb1eb
+#   content hash  e52a99bc47ba79ef
+#   text hash     2f64c2e16d706e8e
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

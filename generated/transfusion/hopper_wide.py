@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  445b0e553ed28648
-#   text hash     589565e4170dca4a
+#   content hash  e52a99bc47ba79ef
+#   text hash     a1bc0fe88e525e30
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ee0b57903bfe35d6
-#   text hash     753489489a429b67
+#   content hash  efa2abd15ea9e043
+#   text hash     fc7b398e4693c65b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ee0b57903bfe35d6
-#   text hash     fb6c4a8491617ef0
+#   content hash  efa2abd15ea9e043
+#   text hash     d277e852c6003585
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ee0b57903bfe35d6
-#   text hash     c37df3b3f9553959
+#   content hash  efa2abd15ea9e043
+#   text hash     37d7b58fcdd335f8
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

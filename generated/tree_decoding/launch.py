@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ee0b57903bfe35d6
-#   text hash     440f95ebefe89599
+#   content hash  efa2abd15ea9e043
+#   text hash     4984acc722c89666
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

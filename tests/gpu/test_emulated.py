@@ -15,7 +15,18 @@ import torch
 from emulation.package import Package
 from emulation.values import Misuse
 from random_specs import RandomSpec, generate, write
-from test_hopper_faults import ENDLESS, FAULTS, FORWARD, IN_TURNS, OF_WIDE_HEADS, OUTGROWN, WIDE, faulty
+from test_hopper_faults import (
+    ENDLESS,
+    FAULTS,
+    FORWARD,
+    IN_TURNS,
+    OF_WIDE_HEADS,
+    OUTGROWN,
+    PACKED,
+    RETAKEN,
+    WIDE,
+    faulty,
+)
 
 from attnforge.gpu import calls
 from attnforge.gpu.calls import Sizes
@@ -96,7 +107,7 @@ def test_results_are_those_of_the_reference(name: str, size: int) -> None:
     assert bool(ran) == differentiates(of, size)
 
 
-STEADY = [name for name in VARIANTS if "def weigh_on" in (GENERATED / name / "hopper.py").read_text()]
+STEADY = [name for name in VARIANTS if "def work_through" in (GENERATED / name / "hopper.py").read_text()]
 
 
 def outgrown(name: str, size: int, folder: Path, seed: int = 0) -> float:
@@ -123,6 +134,45 @@ def outgrown(name: str, size: int, folder: Path, seed: int = 0) -> float:
 def test_rows_that_outgrow_their_first_keys_are_right(name: str, size: int) -> None:
     """Their program goes through its tiles twice, and all other rows keep their bits."""
     assert outgrown(name, size, GENERATED / name) < CLOSE
+
+
+def retaken(name: str, size: int, folder: Path, seed: int = 0, multiprocessors: int = 2) -> float:
+    """The same of packed sequences, whose tiles are done again one by one; several rows, the last tile's, too."""
+    package, make = Package(folder, seed, multiprocessors), torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(700, 2, size, generator=make).bfloat16() for _ in range(3))
+    more: dict[str, Any] = {"cu_seqlens": torch.tensor([0, 3, 303, 690], dtype=torch.int32), "max_seqlen": 387}
+    if name == "packed_log_decay":
+        more["log_decay"] = -torch.rand(700, 2, generator=make)
+    if name == "packed_rope":
+        turned = torch.rand(387, size // 2, generator=make)
+        more |= {"cos": turned.cos(), "sin": turned.sin()}
+    before, _ = package.attention(q, k, v, **more, return_lse=True)
+    grown = torch.tensor([293, 302, 689])
+    q[grown] = 60 * k[grown - 140]
+    out, lse = package.attention(q, k, v, **more, return_lse=True)
+    truth, known = package.module.reference(*(x.float() for x in (q, k, v)), **more, return_lse=True)
+    assert known[:, grown].min() > 45, "the rows have not grown"
+    others = torch.ones(700, dtype=torch.bool)
+    others[grown] = False
+    kept = torch.equal(out[others], before[others])
+    return max(apart(out, truth) / 8, apart(lse[:, 3:690], known[:, 3:690])) if kept else float("inf")
+
+
+@pytest.mark.parametrize("size", [64, 128, 256])
+@pytest.mark.parametrize("name", ["packed_causal", "packed_full", "packed_log_decay", "packed_rope"])
+@pytest.mark.parametrize("multiprocessors", [1, 3, 40])
+def test_packed_rows_that_outgrow_their_first_keys_are_right(name: str, size: int, multiprocessors: int) -> None:
+    assert retaken(name, size, GENERATED / name, multiprocessors=multiprocessors) < CLOSE
+
+
+@pytest.mark.parametrize("fault", RETAKEN)
+def test_a_fault_of_tiles_done_again_shows(fault: str, tmp_path: Path) -> None:
+    folder = faulty(PACKED, *RETAKEN[fault], tmp_path)
+
+    def measured(seed: int) -> float:
+        return retaken("packed_causal", 64, folder, seed)
+
+    assert shown(measured)
 
 
 @pytest.mark.parametrize("fault", OUTGROWN)

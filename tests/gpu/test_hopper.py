@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import sys
 import warnings
 from collections.abc import Callable
@@ -364,6 +365,33 @@ def test_rows_that_outgrow_their_first_keys_are_right(
     torch.testing.assert_close(lse, known, atol=1e-3, rtol=1e-5)
     others = torch.ones(2, rows, dtype=torch.bool, device="cuda")
     others[0, grown] = False
+    assert torch.equal(out[others], before[others])
+
+
+@pytest.mark.parametrize("name", ["packed_causal", "packed_full", "packed_log_decay"])
+@pytest.mark.parametrize("size", [64, 128, 256])
+@pytest.mark.parametrize("cuts", [[0, 3, 303, 690], [0, 1000, 1001, 3500, 6000], list(range(0, 60001, 400))])
+def test_packed_rows_that_outgrow_their_first_keys_are_right(
+    name: str, size: int, cuts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their tiles are done again one by one, and all other rows keep their bits."""
+    torch.manual_seed(0)
+    q, k, v = (random(cuts[-1] + 10, 4, size) for _ in range(3))
+    longest = max(end - begin for begin, end in itertools.pairwise(cuts))
+    more: dict[str, Any] = {"cu_seqlens": torch.tensor(cuts, device="cuda", dtype=torch.int32), "max_seqlen": longest}
+    if name == "packed_log_decay":
+        more["log_decay"] = -0.1 * torch.rand(q.shape[0], 4, device="cuda")
+    package = Package(name, monkeypatch)
+    before, _ = package.call("hopper", q, k, v, **more)
+    grown = torch.tensor([cut - 1 for cut in cuts[2:]], device="cuda")
+    q[grown] = 60 * k[grown - 140]
+    out, lse = package.call("hopper", q, k, v, **more)
+    assert package.kernels() == ["hopper"]
+    truth, known = package.call("portable", *(x.float() for x in (q, k, v)), **more)
+    torch.testing.assert_close(out.float(), truth, atol=2e-2, rtol=2e-2)
+    torch.testing.assert_close(lse, known, atol=1e-3, rtol=1e-5)
+    others = torch.ones(q.shape[0], dtype=torch.bool, device="cuda")
+    others[grown] = False
     assert torch.equal(out[others], before[others])
 
 

@@ -146,9 +146,24 @@ OUTGROWN = {
 }
 
 
+PACKED = "packed_causal/hopper.py"
+RETAKEN = {
+    "tiles that never come back": ("again = outgrew(verdicts, stage, WORKERS)", "again = 0"),
+    "the other stage's verdict": ("outgrew(verdicts, stage, WORKERS)", "outgrew(verdicts, 1 - stage, WORKERS)"),
+    "an end before the last verdicts": ("while idle < Q_STAGES:", "while idle < 1:"),
+    "a next tile that is lost": ("if (again == 0) & (item < items):", "if item < items:"),
+    "a tile of another head": ("handed_on(places.index(stage * 3 + 2)), h)", "h, h)"),
+}
+
+
 @pytest.mark.parametrize("fault", OUTGROWN)
 def test_a_fault_of_outgrown_rows_has_its_place(fault: str) -> None:
     assert OUTGROWN[fault][0] in (GENERATED / FORWARD).read_text(), "bring this test up to date"
+
+
+@pytest.mark.parametrize("fault", RETAKEN)
+def test_a_fault_of_tiles_done_again_has_its_place(fault: str) -> None:
+    assert RETAKEN[fault][0] in (GENERATED / PACKED).read_text(), "bring this test up to date"
 
 
 # of programs that take many tiles of keys in turns: no call of a suite has as many

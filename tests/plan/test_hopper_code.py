@@ -32,7 +32,7 @@ def is_load(name: str) -> bool:
 def goes_through_tiles(x: ast.AST) -> bool:
     """Whether it is the loop of a program over tiles of queries."""
     if isinstance(x, ast.While):
-        return ast.unparse(x.test) in ("tile >= 0", "item < items")
+        return ast.unparse(x.test) in ("tile >= 0", "number >= 0", "item < items", "idle < Q_STAGES")
     return isinstance(x, ast.For) and ast.unparse(x.target) == "half"
 
 

@@ -32,6 +32,10 @@ def forward(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "group", "heads of a group"
         yield "coming", "the next item, taken while the one at hand is loaded"
         yield "places", "for each stage of queries which tile, sequence and head they are of"
+        yield "number", "twice the tile, and one more if it is done again"
+        yield "again", "1 if the tile is done again, as rows have outgrown their first keys"
+        yield "idle", "how many stages in a row had no tile"
+        yield "verdicts", "for each stage and worker which rows have"
         yield "room", "tiles of a sequence, or one more"
     else:
         yield "items, per_item", "what programs take in turns, and its tiles of queries: 1, or 2 where they make pairs"

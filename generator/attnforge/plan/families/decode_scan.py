@@ -17,7 +17,7 @@ from ..statements import Statement
 
 _AXES = {"page": ("batch",), "token": ("token",), "head": ("head", "kv_head")}
 _HEADS = {"head": "q.shape[-2]", "kv_head": "k.shape[-2]"}
-MOST_HEADS = 16  # that a program sums up
+MOST_HEADS = 8  # that a program sums up
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Scan:
             "decode/sum_keys.jinja",
             f"(stretches * runtime.cdiv({self.heads}, {MOST_HEADS}), sequences)",
             blocks={"sequence": (*sequence, PAGED.first_key())},
-            texts={"warps": "8"},
+            texts={"warps": "4"},
         )
 
 

@@ -37,7 +37,7 @@ class Order:
 def build(a: Analysis, again: bool) -> Order:
     """The order of a variant's tiles, which some programs go through `again`."""
     tile = (*a.key_head, Statement("q_start", "tile * BLOCK_M"), *a.storage.found("qk"))
-    return _as_taken(tile) if a.storage.cut else _in_turns(tile, again)
+    return _as_taken(tile, again) if a.storage.cut else _in_turns(tile, again)
 
 
 def visited(tiles: TileRange) -> str:
@@ -80,7 +80,16 @@ workers of four warps take 64 of the queries each, side by side:""",
     return Order(numbers, found, found, there, blocks, texts, bundle=(Bundle("order", numbers, packs=False),))
 
 
-def _as_taken(tile: tuple[Statement, ...]) -> Order:
+# of a tile that is done again its stage still tells
+_OF_STAGE = (
+    Statement("tile", "tl.where(again > 0, handed_on(places.index(stage * 3)) // 2, tile)"),
+    Statement("b", "tl.where(again > 0, handed_on(places.index(stage * 3 + 1)), b)"),
+    Statement("h", "tl.where(again > 0, handed_on(places.index(stage * 3 + 2)), h)"),
+    Statement("tile", "tl.where((again > 0) | (item < items), tile, NO_TILE)"),
+)
+
+
+def _as_taken(tile: tuple[Statement, ...], again: bool) -> Order:
     """Packed sequences have slots of tiles, one behind the other as their rows are, and programs take the next one.
 
     Tiles up to the longest one's length would be empty where lengths are mixed; and how much a tile has to do, no
@@ -90,27 +99,28 @@ def _as_taken(tile: tuple[Statement, ...]) -> Order:
         Statement("slot", "slots - 1 - item // group % slots"),
         Statement("b, tile", "find_tile(cu_seqlens_q_ptr, slot, sequences, BLOCK_M)"),
         Statement("h", "item // (group * slots) * group + item % group"),
+        *(_OF_STAGE if again else ()),
         *tile,
     )
     handed = (*tile, _room("q"))
     layout = "gl.SwizzledSharedLayout(1, 1, 1, [0])"
     places = Statement("places", f"gl.allocate_shared_memory(gl.int32, [Q_STAGES * 3, 1], {layout})")
     texts = {
-        "frame": "as_taken",
-        "work_frame": "work_as_taken",
-        "load_frame": "load_as_taken",
+        "frame": "retaken" if again else "as_taken",
+        "work_frame": "work_retaken" if again else "work_as_taken",
+        "load_frame": "load_retaken" if again else "load_as_taken",
         "words": """\
 Programs take items as they have time: tiles of BLOCK_M queries, those of a group of heads from the last row back. In
 each program one warp loads, and workers of four warps take 64 of the queries each, side by side:""",
         "arrivals": "2",
-        "places": ", places",
+        "places": ", places, verdicts" if again else ", places",
     }
     blocks: dict[str, tuple[Block, ...]] = {
         "comes": (),
         "done": (),
         "load_comes": (),
         "load_done": (),
-        "places": (places,),
+        "places": (places, *(hopper_steady.VERDICTS if again else ())),
     }
     numbers = ("items", "slots", "group")
     read = frozenset({*numbers, "tile", "b", "h", "lse_ptr", "q_rows"})

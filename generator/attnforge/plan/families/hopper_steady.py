@@ -8,6 +8,8 @@ which such rows follow their largest score.
 
 from __future__ import annotations
 
+import textwrap
+
 from ..analysis import Analysis
 from ..conditions import hides_late_keys, shows_itself
 from ..statements import Block, Branch, Comment, Statement
@@ -24,11 +26,12 @@ _OUTGROWN: tuple[Block, ...] = (
     Comment("NaN, too, is not known to be small"),
     Statement("outgrown", f"(row < q_len) & ~grows & ~(l <= {LARGEST_SUM})"),
     Statement("lse", 'tl.where(outgrown, float("nan"), lse)'),
-    Statement("asks", "asks | outgrown.to(gl.int32)"),
 )
+_TOLD = "outgrown.to(gl.int32)"
 
 _ALLOCATED = "gl.allocate_shared_memory(gl.int32, [4, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))"
 PLACES = (Statement("asked", _ALLOCATED), Statement("asked_ready", "barriers(1, WORKERS).index(0)"))
+VERDICTS = (Statement("verdicts", "verdict_buffer(Q_STAGES * WORKERS)"),)
 
 
 def fits(a: Analysis) -> bool:
@@ -37,7 +40,7 @@ def fits(a: Analysis) -> bool:
     So the first tile with a key for a row is a matter of its own position alone, and so are its bits.
     """
     spec = a.spec
-    if a.storage.cut or a.by_query.weight == "heavy" or a.key_states or len(a.keys.ends) > 1 or not a.keys.full:
+    if a.by_query.weight == "heavy" or a.key_states or len(a.keys.ends) > 1 or not a.keys.full:
         return False
     least = {o.keyword: o.minimum for o in spec.options} | {i.name: i.minimum for i in spec.inputs if not i.axes}
     known = {name: low for name, low in least.items() if low is not None}
@@ -45,39 +48,38 @@ def fits(a: Analysis) -> bool:
     return not masks or (any(map(hides_late_keys, masks)) and all(shows_itself(keep, known) for keep in masks))
 
 
-def blocks(steady: bool, head_rows: str) -> dict[str, tuple[Block, ...]]:
-    """The statements of it in a template, none where rows are not `steady`.
+def blocks(a: Analysis) -> dict[str, tuple[Block, ...]]:
+    """The statements of it in a template.
 
     Those of `grows` tell which rows follow their largest scores: in float16 all, else those that outgrew the first one.
     """
-    given = f"tl.load(lse_ptr + {head_rows} + row, mask=row < q_len, other=0.0)"
-    grows = (
-        Branch(
-            "AGAIN",
-            (Statement("first_lse", given), Statement("grows", "first_lse != first_lse")),
-            (Statement("grows", "row == row if q_buffer.dtype == gl.float16 else row != row"),),
-        ),
-    )
-    found: dict[str, tuple[Block, ...]] = {"kept": _KEPT, "grows": grows, "outgrown": _OUTGROWN}
-    return found if steady else dict.fromkeys(found, ())
+    given = f"tl.load(lse_ptr + {a.storage.head_rows} + row, mask=row < q_len, other=0.0)"
+    grown = (Statement("first_lse", given), Statement("grows", "first_lse != first_lse"))
+    at_first = Statement("grows", "row == row if q_buffer.dtype == gl.float16 else row != row")
+    if a.storage.cut:
+        tell = Statement("", f"verdicts.index(stage * WORKERS + WORKER).store({_TOLD})")
+        return {"kept": _KEPT, "grows": (at_first, Branch("again > 0", grown)), "outgrown": (*_OUTGROWN, tell)}
+    asked = Statement("asks", f"asks | {_TOLD}")
+    return {"kept": _KEPT, "grows": (Branch("AGAIN", grown, (at_first,)),), "outgrown": (*_OUTGROWN, asked)}
 
 
-def told(steady: bool) -> str:
+def told(a: Analysis) -> str:
     """What a file says of it."""
-    if not steady:
-        return ""
-    return """
+    done = "its tile is done once more" if a.storage.cut else "the program goes through all its tiles once more"
+    words = f"""\
 With bfloat16 a row's weights are measured from the largest score of the first tile that shows it a key: full tiles need
-no search for larger ones. If a row's weights add up to more than 2**64 of that one, its LSE becomes NaN, and the
-program goes through all its tiles once more; such rows then follow their largest score."""
+no search for larger ones. If a row's weights add up to more than 2**64 of that one, its LSE becomes NaN, and {done};
+such rows then follow their largest score."""
+    return "\n" + textwrap.fill(" ".join(words.split()), 120)
 
 
 def full_tiles(a: Analysis) -> tuple[Block, ...]:
     """The statements that leave out of full tiles what a row may see first, and all of them in a second pass."""
-    before = Statement(
-        "full_last",
-        "tl.minimum(full_last, tl.maximum(q_first, 0) // BLOCK_N)",
-        label="the first query's own key is in none of them",
+    before: tuple[Block, ...] = (
+        Comment("the first query's own key is in none of them"),
+        Statement("full_last", "tl.minimum(full_last, tl.maximum(q_first, 0) // BLOCK_N)"),
     )
-    none = Branch("AGAIN", (Statement("full_last", "first"),))
-    return (*((before,) if a.spec.masks else ()), none)
+    none: Block = Branch("AGAIN", (Statement("full_last", "first"),))
+    if a.storage.cut:
+        none = Statement("full_last", "tl.where(again > 0, first, full_last)")
+    return (*(before if a.spec.masks else ()), none)

@@ -197,6 +197,37 @@ def test_rows_keep_their_bits_wherever_a_chunk_begins(name: str, size: int) -> N
         assert torch.equal(package.attention(q[:, -rows:], *others, **call.keywords), whole[:, -rows:])
 
 
+@pytest.mark.parametrize("size", [64, 128])
+@pytest.mark.parametrize("mask", ["causal", "causal, {sliding_window: {size: 200}}"])
+def test_rows_keep_their_bits_where_biases_hide_their_first_keys(mask: str, size: int, tmp_path: Path) -> None:
+    """Whether a tile with other keys of a row takes the mask is a matter of the chunk."""
+    text = f"name: padded\nmask: [{mask}]\nscore: [{{expr: score + bias}}]\ninputs: {{bias: {{axes: [batch, key]}}}}\n"
+    of = rendered(RandomSpec("padded", text), tmp_path)
+    package = Package(tmp_path / "padded")
+    call = calls.make(of, Sizes(2, 300, 300, 1, 1, size, size, "bf16").of(of.spec), "cpu")
+    q, *others = call.operands
+    bias = call.keywords["bias"].detach().clone()
+    bias[0, 256:], bias[1, :200] = -torch.inf, -torch.inf
+    whole, lse = package.attention(q, *others, bias=bias, return_lse=True)
+    truth, known = package.module.reference(*(x.float() for x in call.operands), bias=bias, return_lse=True)
+    assert max(apart(whole, truth) / 8, apart(lse, known)) < CLOSE
+    assert (whole[1, :200] == 0).all() and (lse[1, :, :200] == -torch.inf).all()
+    for rows in (45, 109, 162, 173, 290):
+        assert torch.equal(package.attention(q[:, -rows:], *others, bias=bias), whole[:, -rows:])
+
+
+@pytest.mark.parametrize("size", [64, 128])
+def test_sinks_far_below_all_scores_are_no_reason_for_a_second_pass(size: int) -> None:
+    """Rows have the bits that they have without a sink: no row is measured from it."""
+    of, package = planned("sink_window"), Package(GENERATED / "sink_window")
+    call = calls.make(of, Sizes(1, 300, 300, 2, 2, size, size, "bf16").of(of.spec), "cpu")
+    found = []
+    for sink in (-torch.inf, -1e4, -1e30):
+        more = {**call.keywords, "sinks": torch.full((2,), sink)}
+        found.append(package.attention(*call.operands, **more))
+    assert torch.equal(found[1], found[0]) and torch.equal(found[2], found[0])
+
+
 ROWED = """
 name: rowed
 score: [{expr: "score + row + column"}]

@@ -180,7 +180,7 @@ class Forward:
             "vectors_come": self._vectors_come("mixed"),
             "masked": self._masked,
             "unseen": softmax.unseen(p.spec),
-            **(hopper_steady.blocks(a) if self.steady else dict.fromkeys(("kept", "grows", "outgrown"), ())),
+            **(hopper_steady.blocks(a) if self.steady else hopper_steady.NONE),
             "shrunk": self._shrunk,
             "work_unpacked": (work.bundle, *numbers, *order.bundle),
             "enter": enter,

@@ -164,7 +164,8 @@ class Scans:
     @property
     def first(self) -> tuple[Statement, ...]:
         """The statement that finds the first stretch of a sequence that has room."""
-        return tuple(Statement("first_stretch", f"{one.seen.summed} // STRETCH") for one in self.each[:1])
+        firsts = (one.seen.summed for one in self.each[:1])
+        return tuple(Statement("first_stretch", key if key == "0" else f"{key} // STRETCH") for key in firsts)
 
     def where_summed(self, count: str) -> str:
         """Text of a count that is 0 where a tile's keys have no sums."""

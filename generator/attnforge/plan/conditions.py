@@ -71,6 +71,6 @@ def shows_itself(keep: Node, least: Mapping[str, float] = MappingProxyType({})) 
 
 def _at_itself(node: Node) -> Node:
     """The expression where a query meets the key at its own position."""
-    if node == Node("var", (), "k", "int"):
-        return Node("var", (), "q", "int")
+    if node == variable("k"):
+        return variable("q")
     return dataclasses.replace(node, args=tuple(map(_at_itself, node.args)))

@@ -107,9 +107,13 @@ def spans(spec: Spec, along: Side) -> tuple[Span, ...]:
     whole = mask(spec)
     if whole is None:
         return (Span(None, None, None, None, True),)
-    inputs = {i.name: i.kinds for i in spec.inputs}
+    return ranges.spans(whole, along, {i.name: i.kinds for i in spec.inputs}, least_values(spec))
+
+
+def least_values(spec: Spec) -> dict[str, float]:
+    """The least values of the call's numbers that have one."""
     scalars = {o.keyword: o.minimum for o in spec.options} | {i.name: i.minimum for i in spec.inputs if not i.axes}
-    return ranges.spans(whole, along, inputs, {name: low for name, low in scalars.items() if low is not None})
+    return {name: low for name, low in scalars.items() if low is not None}
 
 
 def both(spec: Spec, *, key_states: bool = False, query_states: bool = False) -> tuple[TileRange, TileRange]:

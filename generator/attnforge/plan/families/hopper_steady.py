@@ -13,6 +13,7 @@ import textwrap
 from ..analysis import Analysis
 from ..conditions import hides_late_keys, shows_itself
 from ..statements import Block, Branch, Comment, Statement
+from ..tile_ranges import least_values
 
 LARGEST_SUM = "2.0**64"
 """What a row's weights may add up to, measured from one of them: far from where float32 ends."""
@@ -46,10 +47,8 @@ def fits(a: Analysis) -> bool:
     spec = a.spec
     if a.by_query.weight == "heavy" or a.key_states or len(a.keys.ends) > 1 or not a.keys.full:
         return False
-    least = {o.keyword: o.minimum for o in spec.options} | {i.name: i.minimum for i in spec.inputs if not i.axes}
-    known = {name: low for name, low in least.items() if low is not None}
-    masks = [mask.keep for mask in spec.masks]
-    return not masks or (any(map(hides_late_keys, masks)) and all(shows_itself(keep, known) for keep in masks))
+    masks, least = [mask.keep for mask in spec.masks], least_values(spec)
+    return not masks or (any(map(hides_late_keys, masks)) and all(shows_itself(keep, least) for keep in masks))
 
 
 def _kept(a: Analysis) -> tuple[Block, ...]:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8bf76fdfaaa52cf8
-#   text hash     fa7e34802dfb1674
+#   content hash  364dedb76132c824
+#   text hash     1ccc3015462f2d1e
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

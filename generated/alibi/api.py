@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8bf76fdfaaa52cf8
-#   text hash     280a00df2af92c47
+#   content hash  364dedb76132c824
+#   text hash     60b1a132f8a578f7
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

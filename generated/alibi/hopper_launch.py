@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8bf76fdfaaa52cf8
-#   text hash     09b78476fcc13f0f
+#   content hash  364dedb76132c824
+#   text hash     461c13ed0bf6351a
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8bf76fdfaaa52cf8
-#   text hash     a52ed593049f2db4
+#   content hash  364dedb76132c824
+#   text hash     45ce3472ee694dfb
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8bf76fdfaaa52cf8
-#   text hash     eef125ea2e18e4d0
+#   content hash  364dedb76132c824
+#   text hash     9e62aa3f20c1af64
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  30060c67faafc4d1
-#   text hash     384b1b96c6399f4e
+#   content hash  f65e50400859220c
+#   text hash     b90f8352491abb26
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  30060c67faafc4d1
-#   text hash     e859912a6a9e5a65
+#   content hash  f65e50400859220c
+#   text hash     78a11856ba304224
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

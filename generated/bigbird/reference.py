@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  30060c67faafc4d1
-#   text hash     d80ccf1b607aafca
+#   content hash  f65e50400859220c
+#   text hash     3889b8d39d0da3d0
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  30060c67faafc4d1
-#   text hash     c84d57abe3d52e49
+#   content hash  f65e50400859220c
+#   text hash     5ebedc643c5f6193
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  39cb09544e0ab009
-#   text hash     553a58883179e75b
+#   content hash  84f75963e8018c05
+#   text hash     1eb8944461e1c8ae
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  39cb09544e0ab009
-#   text hash     a0605e86b299b1c0
+#   content hash  84f75963e8018c05
+#   text hash     0d669bc8f38d6a10
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

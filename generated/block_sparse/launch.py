@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  39cb09544e0ab009
-#   text hash     f5be57a1a9b1c777
+#   content hash  84f75963e8018c05
+#   text hash     473e53b821b6a077
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  39cb09544e0ab009
-#   text hash     350977f341b25c80
+#   content hash  84f75963e8018c05
+#   text hash     fd2ca360db2afcdb
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

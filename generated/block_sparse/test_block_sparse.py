@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  39cb09544e0ab009
-#   text hash     13f18586cb1652e7
+#   content hash  84f75963e8018c05
+#   text hash     505cd51602075bcd
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

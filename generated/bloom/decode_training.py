@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5233ebb981cda73a
-#   text hash     d9ac0e4f8660db64
+#   content hash  14cba07a2091f7ff
+#   text hash     65708d6a3b2cc8d3
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

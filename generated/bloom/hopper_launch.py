@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5233ebb981cda73a
-#   text hash     30ac8666c647e952
+#   content hash  14cba07a2091f7ff
+#   text hash     60eb03ded52986dd
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5233ebb981cda73a
-#   text hash     ba0b51c418af7e34
+#   content hash  14cba07a2091f7ff
+#   text hash     f364a4a4fd15496d
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

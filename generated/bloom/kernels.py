@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5233ebb981cda73a
-#   text hash     1ef4723f0a9c13a8
+#   content hash  14cba07a2091f7ff
+#   text hash     417da1879f4ce225
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5233ebb981cda73a
-#   text hash     2030504d00235e37
+#   content hash  14cba07a2091f7ff
+#   text hash     4edae87dff75ece2
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  33e493b2b6869512
-#   text hash     6a2ba86be728677c
+#   content hash  3b634afdfff5c413
+#   text hash     c3d518d7ecda63d3
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  33e493b2b6869512
-#   text hash     b2bc341d00712f58
+#   content hash  3b634afdfff5c413
+#   text hash     fc3aaec90d90d063
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

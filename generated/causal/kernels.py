@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  33e493b2b6869512
-#   text hash     5367cc89191ff411
+#   content hash  3b634afdfff5c413
+#   text hash     ea79b460fd6ae2f5
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

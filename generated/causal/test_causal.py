@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  33e493b2b6869512
-#   text hash     ad798d4ce6d76f15
+#   content hash  3b634afdfff5c413
+#   text hash     49ee7e1ea13e75a2
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  33e493b2b6869512
-#   text hash     4728bbe89a6932ad
+#   content hash  3b634afdfff5c413
+#   text hash     f403acc9a9f2bfb1
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

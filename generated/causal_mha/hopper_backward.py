@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7870964b4d4f6dcd
-#   text hash     33a2e3974477a5e1
+#   content hash  2e66f0982f8d8291
+#   text hash     db1d641d60444564
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7870964b4d4f6dcd
-#   text hash     accf5d2f789128cd
+#   content hash  2e66f0982f8d8291
+#   text hash     27defab1887552fb
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

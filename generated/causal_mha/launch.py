@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7870964b4d4f6dcd
-#   text hash     de0d4501bd43a06b
+#   content hash  2e66f0982f8d8291
+#   text hash     7e1418705a189e5e
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

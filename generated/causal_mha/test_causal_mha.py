@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7870964b4d4f6dcd
-#   text hash     e366b2de9ce94faa
+#   content hash  2e66f0982f8d8291
+#   text hash     fa8570e8f56328c1
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7870964b4d4f6dcd
-#   text hash     db911257aa4a1ef8
+#   content hash  2e66f0982f8d8291
+#   text hash     8de3a07378c1435e
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8ad23eaaf397c03a
-#   text hash     c4845c827a6b1cf0
+#   content hash  80213bf75b28ace3
+#   text hash     d1fc145c335ec80b
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

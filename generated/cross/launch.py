@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8ad23eaaf397c03a
-#   text hash     e20b971e411661f2
+#   content hash  80213bf75b28ace3
+#   text hash     a0204cadd8d7d62c
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

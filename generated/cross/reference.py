@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8ad23eaaf397c03a
-#   text hash     6919f05a70d0bf6e
+#   content hash  80213bf75b28ace3
+#   text hash     3dfffda14833a5b0
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8ad23eaaf397c03a
-#   text hash     7811c3fbf78cc167
+#   content hash  80213bf75b28ace3
+#   text hash     9e66b43228754e7f
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

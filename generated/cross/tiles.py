@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8ad23eaaf397c03a
-#   text hash     6500c3e1ba893dba
+#   content hash  80213bf75b28ace3
+#   text hash     43d732f91c757102
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

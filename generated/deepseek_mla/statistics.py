@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4480fd05a6151092
-#   text hash     57b8814cc9d697c4
+#   content hash  686ba3bd8f05552c
+#   text hash     ca4134513188fb6c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4480fd05a6151092
-#   text hash     edd0a7a296cc9e2e
+#   content hash  686ba3bd8f05552c
+#   text hash     e05f6a6b0cebff9a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4480fd05a6151092
-#   text hash     fd00d1e037cfcdc7
+#   content hash  686ba3bd8f05552c
+#   text hash     ba97d72b623a9074
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

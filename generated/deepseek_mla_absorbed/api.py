@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  54df76b888236239
-#   text hash     b0af2438c6ebda99
+#   content hash  b5f7d3b33a9dbb34
+#   text hash     ee098f09da7563fa
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

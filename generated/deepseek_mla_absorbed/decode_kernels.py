@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  54df76b888236239
-#   text hash     0b2079e625bedc61
+#   content hash  b5f7d3b33a9dbb34
+#   text hash     a661849c8dcab7f6
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  54df76b888236239
-#   text hash     c7be981b938ee138
+#   content hash  b5f7d3b33a9dbb34
+#   text hash     1ab523f8365240b1
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  54df76b888236239
-#   text hash     b79bf0a0a05c38e3
+#   content hash  b5f7d3b33a9dbb34
+#   text hash     3b8ae46ddd744123
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  54df76b888236239
-#   text hash     d8bc8a00f89c46ef
+#   content hash  b5f7d3b33a9dbb34
+#   text hash     a2d45a25632ec52f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c306dca583d12a59
-#   text hash     0c29e7f15f5d132d
+#   content hash  2156209d6a2d4d5b
+#   text hash     de5a556fff519d77
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c306dca583d12a59
-#   text hash     9dee190460ee0fee
+#   content hash  2156209d6a2d4d5b
+#   text hash     08b6b370396fe86d
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

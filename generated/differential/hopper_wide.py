@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c306dca583d12a59
-#   text hash     3b57781e5ac5b1ed
+#   content hash  2156209d6a2d4d5b
+#   text hash     8c817dba66147e76
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

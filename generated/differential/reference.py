@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c306dca583d12a59
-#   text hash     e5a89e0917f66095
+#   content hash  2156209d6a2d4d5b
+#   text hash     22ef9c97eae6fc17
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c306dca583d12a59
-#   text hash     614e02d038c5b572
+#   content hash  2156209d6a2d4d5b
+#   text hash     808e8b8b0488ff6b
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  48b60e2987b5ea83
-#   text hash     e643d7a2da988a48
+#   content hash  a97db267ac08efed
+#   text hash     c3db9eda7fbbced6
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

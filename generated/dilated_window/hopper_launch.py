@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  48b60e2987b5ea83
-#   text hash     45e749a6c62e513a
+#   content hash  a97db267ac08efed
+#   text hash     29a0d99c3b2c8253
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

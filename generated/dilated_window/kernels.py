@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  48b60e2987b5ea83
-#   text hash     93389b220293cfa6
+#   content hash  a97db267ac08efed
+#   text hash     76d3df831a94e577
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  48b60e2987b5ea83
-#   text hash     b4f9fb21c5ee656d
+#   content hash  a97db267ac08efed
+#   text hash     2d7927befc37f406
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  48b60e2987b5ea83
-#   text hash     af66f9736f257315
+#   content hash  a97db267ac08efed
+#   text hash     d9ebe40bd5b0fccc
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

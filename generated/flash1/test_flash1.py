@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  35a09374212eae46
-#   text hash     201520b20fd33b01
+#   content hash  761142f7c8071430
+#   text hash     0557a2ccbf7339c7
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

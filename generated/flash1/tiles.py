@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  35a09374212eae46
-#   text hash     a1c38c6c668d47c1
+#   content hash  761142f7c8071430
+#   text hash     82af916decf55a61
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1caa3e53faa91520
-#   text hash     583eaf00a7861146
+#   content hash  9aaa47dba80d68ef
+#   text hash     aa46f869c2d638af
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

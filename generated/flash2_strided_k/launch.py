@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1caa3e53faa91520
-#   text hash     3323e0e807a0cfdb
+#   content hash  9aaa47dba80d68ef
+#   text hash     af51981496cd01ed
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1caa3e53faa91520
-#   text hash     6e9dffbc41b0a842
+#   content hash  9aaa47dba80d68ef
+#   text hash     4cd371bcc8cd77d2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a674682b0c43a927
-#   text hash     4793e0a0cf07dd98
+#   content hash  2ec4ec5998545481
+#   text hash     134886d056c351ba
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a674682b0c43a927
-#   text hash     49bbc8a7f821030f
+#   content hash  2ec4ec5998545481
+#   text hash     fb0f9d16281db2fc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

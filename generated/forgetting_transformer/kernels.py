@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a674682b0c43a927
-#   text hash     d18e69ec0e984eaa
+#   content hash  2ec4ec5998545481
+#   text hash     a869c762bfaf4956
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a674682b0c43a927
-#   text hash     2790f3f53f2d6837
+#   content hash  2ec4ec5998545481
+#   text hash     b2cd03cf5c3fc353
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

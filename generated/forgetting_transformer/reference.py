@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a674682b0c43a927
-#   text hash     8232a8ec39a45aa2
+#   content hash  2ec4ec5998545481
+#   text hash     809f4a7bb186ceb4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c4b81d448dc15276
-#   text hash     24596beeb333a40a
+#   content hash  adb96efd0928f2c5
+#   text hash     02829a85192992c6
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

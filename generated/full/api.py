@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c4b81d448dc15276
-#   text hash     f8c2c5d72cb6278d
+#   content hash  adb96efd0928f2c5
+#   text hash     e24b08e6c3d7c4c3
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

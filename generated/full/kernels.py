@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c4b81d448dc15276
-#   text hash     57e9d385e1670ec5
+#   content hash  adb96efd0928f2c5
+#   text hash     a32910dcf7c4067e
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

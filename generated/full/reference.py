@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c4b81d448dc15276
-#   text hash     690ce5c0370eb749
+#   content hash  adb96efd0928f2c5
+#   text hash     54759eff24a413de
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c4b81d448dc15276
-#   text hash     5217203ddb82dc6b
+#   content hash  adb96efd0928f2c5
+#   text hash     b49cb81cc40c6713
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c4b81d448dc15276
-#   text hash     931196cf109026d2
+#   content hash  adb96efd0928f2c5
+#   text hash     c57219569b299e18
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8c0d13a57db57f06
-#   text hash     a3488ffc14d204fb
+#   content hash  7c1d9b40aed57d5f
+#   text hash     41d72caa17dc2250
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8c0d13a57db57f06
-#   text hash     64fd5b4889409ef3
+#   content hash  7c1d9b40aed57d5f
+#   text hash     6da111f9e8d5ebc7
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

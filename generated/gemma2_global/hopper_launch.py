@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8c0d13a57db57f06
-#   text hash     4e8bbaf2779f6110
+#   content hash  7c1d9b40aed57d5f
+#   text hash     a2539386056e4d8e
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8c0d13a57db57f06
-#   text hash     8ea84beea3de1167
+#   content hash  7c1d9b40aed57d5f
+#   text hash     0c4074b51496db02
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8c0d13a57db57f06
-#   text hash     5d691faf6d277de2
+#   content hash  7c1d9b40aed57d5f
+#   text hash     226e212f62d0ffa1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

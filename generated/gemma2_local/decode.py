@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  631c45f4db66886a
-#   text hash     207e4b0d2d0909ce
+#   content hash  b0cc54c3bd4729d5
+#   text hash     bae800fd392755db
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  631c45f4db66886a
-#   text hash     12dc72318f7dae72
+#   content hash  b0cc54c3bd4729d5
+#   text hash     e15b9db91780c284
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  631c45f4db66886a
-#   text hash     fd612561794a94e2
+#   content hash  b0cc54c3bd4729d5
+#   text hash     b78e838bc8016ae5
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

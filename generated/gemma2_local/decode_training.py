@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  631c45f4db66886a
-#   text hash     bb8180d5a948c7a4
+#   content hash  b0cc54c3bd4729d5
+#   text hash     5051b11d37f1fc9d
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

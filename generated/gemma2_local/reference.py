@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  631c45f4db66886a
-#   text hash     b229731b75656dbb
+#   content hash  b0cc54c3bd4729d5
+#   text hash     ddbbd2622ceb614b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

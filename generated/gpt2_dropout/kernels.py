@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3dc65f5ad74dbddc
-#   text hash     a0000dd2bcd5becf
+#   content hash  6a92230ec39ad3b1
+#   text hash     23110e1c3206625b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

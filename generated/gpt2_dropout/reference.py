@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3dc65f5ad74dbddc
-#   text hash     bada33f23293f4b6
+#   content hash  6a92230ec39ad3b1
+#   text hash     bbb5f48a684c165c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

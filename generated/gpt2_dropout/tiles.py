@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3dc65f5ad74dbddc
-#   text hash     2b12e0e8cd51f66d
+#   content hash  6a92230ec39ad3b1
+#   text hash     940e65d577405cba
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

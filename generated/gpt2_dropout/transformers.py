@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3dc65f5ad74dbddc
-#   text hash     42d47be91d499663
+#   content hash  6a92230ec39ad3b1
+#   text hash     110d94c39ca04f56
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

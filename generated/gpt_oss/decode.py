@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2da1bb8273cf2243
-#   text hash     649a8a4899d57a5c
+#   content hash  25b06cb3149a4041
+#   text hash     685b581a63d4f1ec
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

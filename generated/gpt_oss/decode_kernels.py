@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2da1bb8273cf2243
-#   text hash     cc02bb8da116e026
+#   content hash  25b06cb3149a4041
+#   text hash     310ee6cc020bd9a1
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2da1bb8273cf2243
-#   text hash     5352e44f2e460939
+#   content hash  25b06cb3149a4041
+#   text hash     8181dfa55195cba1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2da1bb8273cf2243
-#   text hash     96350ffe25b52c57
+#   content hash  25b06cb3149a4041
+#   text hash     06dbb980ddab0946
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2da1bb8273cf2243
-#   text hash     e018a8a9dbddf9d7
+#   content hash  25b06cb3149a4041
+#   text hash     f0b44ca4182cb996
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e5af5767782f4219
-#   text hash     aa3e090856458d40
+#   content hash  ccd2e140cb4951bd
+#   text hash     1239fbcea822cbf2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e5af5767782f4219
-#   text hash     4c73d0ca28c51526
+#   content hash  ccd2e140cb4951bd
+#   text hash     153acb43d45463cc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e5af5767782f4219
-#   text hash     fd3ae53eca0d203c
+#   content hash  ccd2e140cb4951bd
+#   text hash     c54bdf3696b1bdb7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e5af5767782f4219
-#   text hash     ac6ba0a352e67c3f
+#   content hash  ccd2e140cb4951bd
+#   text hash     772e82af70874cbf
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e5af5767782f4219
-#   text hash     fe55379d2c4e167b
+#   content hash  ccd2e140cb4951bd
+#   text hash     dc937bc1f0ca1fcf
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

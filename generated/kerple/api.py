@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3b6b3d45ccc9acef
-#   text hash     b273dee3f4f06ab2
+#   content hash  d941467c4a11dca4
+#   text hash     736011ff899ea22a
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

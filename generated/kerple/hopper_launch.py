@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3b6b3d45ccc9acef
-#   text hash     b871530543957874
+#   content hash  d941467c4a11dca4
+#   text hash     62042d58172f3021
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3b6b3d45ccc9acef
-#   text hash     1f8f08bd37ce585f
+#   content hash  d941467c4a11dca4
+#   text hash     e11189d1d404c943
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3b6b3d45ccc9acef
-#   text hash     5beff0014b20d843
+#   content hash  d941467c4a11dca4
+#   text hash     5ab833200211546b
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

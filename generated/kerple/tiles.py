@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3b6b3d45ccc9acef
-#   text hash     cd0a41b05443b3bb
+#   content hash  d941467c4a11dca4
+#   text hash     c9f493fa93ee67d0
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

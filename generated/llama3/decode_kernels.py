@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  52278a5523e98a1f
-#   text hash     f64e7e5109a0e1b6
+#   content hash  3d570e4aa5139cda
+#   text hash     828e1dc7287ff5a9
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  52278a5523e98a1f
-#   text hash     ccaeb8e74b939112
+#   content hash  3d570e4aa5139cda
+#   text hash     2bdcbe0fb036df0e
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

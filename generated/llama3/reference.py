@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  52278a5523e98a1f
-#   text hash     61b79d05a0318346
+#   content hash  3d570e4aa5139cda
+#   text hash     8b95bc274406dc51
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  52278a5523e98a1f
-#   text hash     fa44a02b771d8de2
+#   content hash  3d570e4aa5139cda
+#   text hash     14c23e7d8e9d5d08
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

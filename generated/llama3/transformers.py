@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  52278a5523e98a1f
-#   text hash     78b5adab28fa76a7
+#   content hash  3d570e4aa5139cda
+#   text hash     3cac0f79336a604e
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

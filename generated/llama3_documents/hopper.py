@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9d7f16defae6ec18
-#   text hash     00f3aab88ae6b72d
+#   content hash  b96d47711c48106b
+#   text hash     c16d2de7d721c181
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -203,7 +203,7 @@ def store_rows(ptr, stride, x, first, count, WIDTH: gl.constexpr):
 def weigh(
     m, l, score, k_start, in_k_segments_k_tile, terms, BLOCK_N: tl.constexpr, OVERLAPPED: tl.constexpr, mixed
 ):  # fmt: skip
-    """Weights of one tile of keys, and what the running maximum and the partial sums of their rows become by them."""
+    """Weights of one tile of keys, and what `m` and the partial sums of their rows become by them."""
     scale_log2, q_pos, in_q_segments_q = terms
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
@@ -273,7 +273,7 @@ def attend(
     if mixed:
         mbarrier.wait(vectors_ready.index(stage), at // STAGES & 1)
     in_k_segments_k_tile = in_k_segments_k_buffer.index(stage)
-    # the product of the values runs on while the largest scores are found
+    # the product of the values runs on while scores are weighed, where that is faster
     OVERLAPPED: gl.constexpr = acc.shape[1] >= 256
     m, l, p, shrink = weigh(m, l, score, k_start, in_k_segments_k_tile, terms, BLOCK_N, OVERLAPPED, mixed=mixed)
     acc = warpgroup_mma_wait(0, [adding])

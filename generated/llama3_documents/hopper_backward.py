@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9d7f16defae6ec18
-#   text hash     8b1299476f11c65a
+#   content hash  b96d47711c48106b
+#   text hash     4ffb05480d1c9f7a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

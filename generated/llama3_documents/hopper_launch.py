@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9d7f16defae6ec18
-#   text hash     dfc30a312a54b884
+#   content hash  b96d47711c48106b
+#   text hash     8a9a5680bcb0b80a
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9d7f16defae6ec18
-#   text hash     08df78578d9f50f0
+#   content hash  b96d47711c48106b
+#   text hash     3c7486fdc7743629
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5bbb504f603cfdfa
-#   text hash     a417e5b325e6d5f2
+#   content hash  317465ec2b7ec88a
+#   text hash     d8c13cf1a823de66
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5bbb504f603cfdfa
-#   text hash     667ca739df02d505
+#   content hash  317465ec2b7ec88a
+#   text hash     f6221ebcee678750
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

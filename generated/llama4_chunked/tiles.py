@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5bbb504f603cfdfa
-#   text hash     28d3d9cb1c79b62d
+#   content hash  317465ec2b7ec88a
+#   text hash     5368bfda7887ba19
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

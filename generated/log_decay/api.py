@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  be1ce6f737ad53d9
-#   text hash     14b923791bcb216c
+#   content hash  17e48c86f3106b23
+#   text hash     3ec1d90bafbf6099
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

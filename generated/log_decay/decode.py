@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  be1ce6f737ad53d9
-#   text hash     378c5de958d956e6
+#   content hash  17e48c86f3106b23
+#   text hash     4ef37d449cd86118
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  be1ce6f737ad53d9
-#   text hash     fa5f45508421d3d2
+#   content hash  17e48c86f3106b23
+#   text hash     96429eb32a7e058c
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -531,7 +531,7 @@ def attend_split(
     q_pos = row + q_begin
     q_first = tile * BLOCK_M // GROUP + q_begin
     q_last = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // GROUP + q_begin, k_len - 1)
-    first_stretch = 0 // STRETCH
+    first_stretch = 0
     in_log_decay_base = find_sums(
         sums_ptr, in_log_decay_sums_begin, b, h[:, None], in_log_decay_stride_sequence, in_log_decay_stride_head
     )

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  be1ce6f737ad53d9
-#   text hash     738e7864eafcda1e
+#   content hash  17e48c86f3106b23
+#   text hash     e4c5f32bcb2dac1a
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

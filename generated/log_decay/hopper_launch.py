@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  be1ce6f737ad53d9
-#   text hash     f9f9bf8a09589a6f
+#   content hash  17e48c86f3106b23
+#   text hash     e95f5c331e267c7c
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

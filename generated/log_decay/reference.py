@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  be1ce6f737ad53d9
-#   text hash     81ae6c890c62300f
+#   content hash  17e48c86f3106b23
+#   text hash     006664244d3dcf79
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

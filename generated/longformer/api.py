@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e30c7a6798236cdc
-#   text hash     32951229d4b79a1b
+#   content hash  8876d7b818e0ffad
+#   text hash     3b075c692c01beb0
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

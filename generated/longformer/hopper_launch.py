@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e30c7a6798236cdc
-#   text hash     4751c263aa2598d8
+#   content hash  8876d7b818e0ffad
+#   text hash     75ad6f8e079eb6a1
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e30c7a6798236cdc
-#   text hash     a63fdc3a7e1b17a3
+#   content hash  8876d7b818e0ffad
+#   text hash     7fa092d1612815a6
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

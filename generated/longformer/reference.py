@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e30c7a6798236cdc
-#   text hash     650a8cd23f2796ea
+#   content hash  8876d7b818e0ffad
+#   text hash     564cc3bbcbd7e473
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e30c7a6798236cdc
-#   text hash     950d42d0d31d54ad
+#   content hash  8876d7b818e0ffad
+#   text hash     e7d98d157d975754
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

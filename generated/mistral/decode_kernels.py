@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9ed9cc6014d7e971
-#   text hash     b936ffd4c0dfaf95
+#   content hash  a6bacde08f6acb7d
+#   text hash     5e4ea74a6e65dd65
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9ed9cc6014d7e971
-#   text hash     e11785778b89bedc
+#   content hash  a6bacde08f6acb7d
+#   text hash     aa05bff77c46741c
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9ed9cc6014d7e971
-#   text hash     4b5a09efa73491ae
+#   content hash  a6bacde08f6acb7d
+#   text hash     2ddfae843f7ea829
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

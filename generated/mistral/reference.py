@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9ed9cc6014d7e971
-#   text hash     218db124f119f00c
+#   content hash  a6bacde08f6acb7d
+#   text hash     658d0fd06906ae40
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

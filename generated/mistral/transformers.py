@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9ed9cc6014d7e971
-#   text hash     3b30b825eec5a512
+#   content hash  a6bacde08f6acb7d
+#   text hash     abe53cbf0a9f818a
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

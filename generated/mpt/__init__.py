@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2bc0ce0b036b8293
-#   text hash     a340811ce7e1426a
+#   content hash  f820664392fdb9ae
+#   text hash     eda70234aa8a26da
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2bc0ce0b036b8293
-#   text hash     d90c68362599a324
+#   content hash  f820664392fdb9ae
+#   text hash     bbd2594af153e1f1
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2bc0ce0b036b8293
-#   text hash     835c9dc33b495242
+#   content hash  f820664392fdb9ae
+#   text hash     594e59cf9998464e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

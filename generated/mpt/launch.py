@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2bc0ce0b036b8293
-#   text hash     50b8e0118b34570d
+#   content hash  f820664392fdb9ae
+#   text hash     c6daca7ba1a8d5a1
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2bc0ce0b036b8293
-#   text hash     844d33c750d26b88
+#   content hash  f820664392fdb9ae
+#   text hash     cf176a9f6768eaa7
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2bc0ce0b036b8293
-#   text hash     8e53280ddf2e0557
+#   content hash  f820664392fdb9ae
+#   text hash     9ea85aeeb8cbedf7
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

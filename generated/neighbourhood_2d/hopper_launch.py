@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c6fa3200abfcee38
-#   text hash     a6c559b2561b786a
+#   content hash  9aae4dc57ed90c9d
+#   text hash     130d69df95dcbc49
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c6fa3200abfcee38
-#   text hash     da4a9d5b0314a5e7
+#   content hash  9aae4dc57ed90c9d
+#   text hash     f453077f6874fa10
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

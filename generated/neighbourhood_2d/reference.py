@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c6fa3200abfcee38
-#   text hash     33211d3b8c688c20
+#   content hash  9aae4dc57ed90c9d
+#   text hash     b4b4a279ef686ed2
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c6fa3200abfcee38
-#   text hash     5358e459972d0a35
+#   content hash  9aae4dc57ed90c9d
+#   text hash     1316fe458cab55ad
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

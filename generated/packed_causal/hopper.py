@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0ca94e1fd80819ad
-#   text hash     c32a51e74ca8ae11
+#   content hash  a5505e8423f2a639
+#   text hash     7a2226223fcb0637
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -314,7 +314,7 @@ def clear_behind(tile, count, ROWS: gl.constexpr):
 def weigh(
     m, grows, l, score, k_start, terms, BLOCK_N: tl.constexpr, OVERLAPPED: tl.constexpr, mixed
 ):  # fmt: skip
-    """Weights of one tile of keys, and what the running maximum and the partial sums of their rows become by them."""
+    """Weights of one tile of keys, and what `m` and the partial sums of their rows become by them."""
     scale_log2, q_pos = terms
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
@@ -325,7 +325,7 @@ def weigh(
     # [64]
     m_new = tl.maximum(m, tl.max(score, 1) * scale_log2)
     # a row keeps what its first keys gave, unless it has outgrown that
-    m_new = tl.where(grows | (m == float("-inf")), m_new, m)
+    m_new = tl.where(grows | (k_start + BLOCK_N > q_pos), m_new, m)
     if OVERLAPPED:
         m_new = in_order(m_new, 2)
     # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
@@ -391,7 +391,7 @@ def attend(
         mbarrier.arrive(turns.index((WORKER + 1) % WORKERS), count=1)
     score = warpgroup_mma_wait(1, [scoring])
     mbarrier.arrive(k_free.index(stage), count=1)
-    # the product of the values runs on while the largest scores are found
+    # the product of the values runs on while scores are weighed, where that is faster
     OVERLAPPED: gl.constexpr = acc.shape[1] >= 256
     STEADY: gl.constexpr = not mixed and v_buffer.dtype == gl.bfloat16
     if STEADY:
@@ -480,6 +480,8 @@ def work(
             m = gl.full([64], float("-inf"), tl.float32, gl.SliceLayout(1, SCORES))
             # [64, 8]
             l = gl.full([64, 8], 0.0, tl.float32, SUMS)
+            # where first keys have scores of -inf, others are too large at once, whichever tiles they stand in
+            m = tl.where(grows, m, tl.maximum(m, -3.4e38))
             q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
             terms = (scale_log2, q_pos)
             first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
@@ -523,8 +525,10 @@ def work(
             fence_async_shared()
             # [64]
             lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
-            # NaN, too, is not known to be small
-            outgrown = (row < q_len) & ~grows & ~(l <= 2.0**64)
+            # NaN, too, is not known to be small; and weights like that may carry values beyond float32
+            # [64]
+            finite = gl.convert_layout(tl.sum(out * 0.0, 1), m.type.layout) == 0.0
+            outgrown = (row < q_len) & ~grows & ~((l <= 2.0**64) & finite)
             lse = tl.where(outgrown, float("nan"), lse)
             verdicts.index(stage * WORKERS + WORKER).store(outgrown.to(gl.int32))
             tl.store(lse_ptr + tl.cast(h, tl.int64) * q_rows + q_aligned + row, lse, mask=row < q_len)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0ca94e1fd80819ad
-#   text hash     024fa5e9a525a6b8
+#   content hash  a5505e8423f2a639
+#   text hash     5a8d57080938ed86
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

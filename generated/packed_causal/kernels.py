@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0ca94e1fd80819ad
-#   text hash     577bc055a4d1c607
+#   content hash  a5505e8423f2a639
+#   text hash     0a1d0722c3e2e4de
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

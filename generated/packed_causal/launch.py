@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0ca94e1fd80819ad
-#   text hash     fa73c0ff7c4e3c83
+#   content hash  a5505e8423f2a639
+#   text hash     854cd0a75155e26d
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

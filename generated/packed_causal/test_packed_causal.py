@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0ca94e1fd80819ad
-#   text hash     04ff38ee4fd7c706
+#   content hash  a5505e8423f2a639
+#   text hash     c2529da79c2e0285
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2d402bda42ae0be2
-#   text hash     d264ffae68e8d5cf
+#   content hash  f448141fee6095af
+#   text hash     afc7534c71816d06
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2d402bda42ae0be2
-#   text hash     9a29022a3b0eba60
+#   content hash  f448141fee6095af
+#   text hash     19f045877ce664df
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

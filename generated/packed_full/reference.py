@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2d402bda42ae0be2
-#   text hash     c6e1d3a127a3c794
+#   content hash  f448141fee6095af
+#   text hash     7917c7b71ba7bfe6
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

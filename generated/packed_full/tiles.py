@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2d402bda42ae0be2
-#   text hash     0c608fa1c7e70413
+#   content hash  f448141fee6095af
+#   text hash     a11ec74ec5a63188
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2d402bda42ae0be2
-#   text hash     743ef069d7a4fa74
+#   content hash  f448141fee6095af
+#   text hash     8fbc5560e416a48c
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

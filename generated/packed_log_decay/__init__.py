@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  81aa3a5c98d7bd28
-#   text hash     d152ce35c4ff78e5
+#   content hash  7b900a691bff0922
+#   text hash     a801b6e8147ec811
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  81aa3a5c98d7bd28
-#   text hash     76f4ac1e48149218
+#   content hash  7b900a691bff0922
+#   text hash     a59ecf0d5f1f2257
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

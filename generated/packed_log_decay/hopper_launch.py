@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  81aa3a5c98d7bd28
-#   text hash     b16b7e83bc90548a
+#   content hash  7b900a691bff0922
+#   text hash     6384f3ea4bcd3a9c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

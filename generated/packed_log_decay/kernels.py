@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  81aa3a5c98d7bd28
-#   text hash     4e31d78dc5fa5f18
+#   content hash  7b900a691bff0922
+#   text hash     8fe5ebe8b9c13bf6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  81aa3a5c98d7bd28
-#   text hash     1994108fafa632c5
+#   content hash  7b900a691bff0922
+#   text hash     c9db274f5d1bc6d5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

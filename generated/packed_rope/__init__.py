@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  20337313b0ff5318
-#   text hash     96e9c13de4b049b2
+#   content hash  a2f228c694b4cf0c
+#   text hash     c7197b7da39982ad
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  20337313b0ff5318
-#   text hash     04ac29974c988d1e
+#   content hash  a2f228c694b4cf0c
+#   text hash     5ed4b196ce15340a
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  20337313b0ff5318
-#   text hash     3664cddafa696c00
+#   content hash  a2f228c694b4cf0c
+#   text hash     13b18989f95eb33c
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  20337313b0ff5318
-#   text hash     ef2a9e2872da708d
+#   content hash  a2f228c694b4cf0c
+#   text hash     64e691c86fde8d84
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

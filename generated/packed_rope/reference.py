@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  20337313b0ff5318
-#   text hash     90a25dad620b653d
+#   content hash  a2f228c694b4cf0c
+#   text hash     ccaf7617a8e05b8e
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  11c09b12692f8e0d
-#   text hash     9faa87b356ae0ca8
+#   content hash  37f0ff118e26dd03
+#   text hash     46d02be946e98b76
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

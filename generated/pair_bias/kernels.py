@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  11c09b12692f8e0d
-#   text hash     3918df4d7f56b8ba
+#   content hash  37f0ff118e26dd03
+#   text hash     6e713c371598cb96
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  11c09b12692f8e0d
-#   text hash     661d5fe4a89c7bf5
+#   content hash  37f0ff118e26dd03
+#   text hash     9624721959fd3b4c
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  11c09b12692f8e0d
-#   text hash     1fddb34952417746
+#   content hash  37f0ff118e26dd03
+#   text hash     256aedb92b3b4a2e
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6ff7c81f88e121b1
-#   text hash     290461a320038572
+#   content hash  ed3d4821a52da765
+#   text hash     35aa72dfbcbf22e1
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6ff7c81f88e121b1
-#   text hash     d2f0bcc0235d4cdf
+#   content hash  ed3d4821a52da765
+#   text hash     2366680ae2bdce48
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6ff7c81f88e121b1
-#   text hash     500907ca0b5f322f
+#   content hash  ed3d4821a52da765
+#   text hash     e58bb2093da737a6
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

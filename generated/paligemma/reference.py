@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6ff7c81f88e121b1
-#   text hash     0e2fd402f366aed6
+#   content hash  ed3d4821a52da765
+#   text hash     a1e6908fe82c57b0
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

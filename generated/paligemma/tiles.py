@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6ff7c81f88e121b1
-#   text hash     430b4ed4022876db
+#   content hash  ed3d4821a52da765
+#   text hash     c1dd191258a056c8
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

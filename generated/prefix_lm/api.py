@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  28ee88027565ca17
-#   text hash     2b2d22caf837d65d
+#   content hash  1007af74164e1b95
+#   text hash     94e1353505c6c75d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  28ee88027565ca17
-#   text hash     23f14f46c7be11cc
+#   content hash  1007af74164e1b95
+#   text hash     cae4a1d12f3c69ce
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  28ee88027565ca17
-#   text hash     a15e239454004ad9
+#   content hash  1007af74164e1b95
+#   text hash     2ef22b8eba329a36
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  28ee88027565ca17
-#   text hash     ab87cc4665971df0
+#   content hash  1007af74164e1b95
+#   text hash     edcb6ac24b8a660a
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

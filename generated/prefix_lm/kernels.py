@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  28ee88027565ca17
-#   text hash     9450585abf73bbb2
+#   content hash  1007af74164e1b95
+#   text hash     f060594f44048e3e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  494f097aeb789c24
-#   text hash     ee60c5edc016f42d
+#   content hash  3d14683ff85220ee
+#   text hash     975f5553da67e64f
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

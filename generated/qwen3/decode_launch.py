@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  494f097aeb789c24
-#   text hash     9a9e1f63249d6745
+#   content hash  3d14683ff85220ee
+#   text hash     9f5702579c82895e
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

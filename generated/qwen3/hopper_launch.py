@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  494f097aeb789c24
-#   text hash     ba2e462334bd46bd
+#   content hash  3d14683ff85220ee
+#   text hash     1aa0dbafa19ba406
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

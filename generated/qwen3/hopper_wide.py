@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  494f097aeb789c24
-#   text hash     45ef7a5f5f26dbbb
+#   content hash  3d14683ff85220ee
+#   text hash     ab9e42ca934d41d8
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  494f097aeb789c24
-#   text hash     98a68f5476f44e01
+#   content hash  3d14683ff85220ee
+#   text hash     b21af928c9e8f6fd
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  de11d306b8ccd558
-#   text hash     036495eec7cac7a6
+#   content hash  1440c0ffb08e79ac
+#   text hash     f09371564386ad02
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  de11d306b8ccd558
-#   text hash     b5a6d6c367e17c3e
+#   content hash  1440c0ffb08e79ac
+#   text hash     2e33b8633b349d2f
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  de11d306b8ccd558
-#   text hash     48d7f2814a32d6b9
+#   content hash  1440c0ffb08e79ac
+#   text hash     7a58546e11ef43d7
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

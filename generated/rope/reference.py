@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  de11d306b8ccd558
-#   text hash     95e2b33da4d55d0b
+#   content hash  1440c0ffb08e79ac
+#   text hash     8eb2cc6ce1276b70
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

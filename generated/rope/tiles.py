@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  de11d306b8ccd558
-#   text hash     dc52ea02836d3a73
+#   content hash  1440c0ffb08e79ac
+#   text hash     c261459d2f509ec9
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  36e6cb8a052eeab8
-#   text hash     6d9c6c2a37500577
+#   content hash  8b2079e43ad7839b
+#   text hash     5404a99f633fff8f
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  36e6cb8a052eeab8
-#   text hash     a90acd7c493fecfc
+#   content hash  8b2079e43ad7839b
+#   text hash     611c24c8ab34b68f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  36e6cb8a052eeab8
-#   text hash     0b417d74ddbad36a
+#   content hash  8b2079e43ad7839b
+#   text hash     1e968609cd842bc3
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

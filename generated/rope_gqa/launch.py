@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  36e6cb8a052eeab8
-#   text hash     7205d0a31e0eeb33
+#   content hash  8b2079e43ad7839b
+#   text hash     cc22a6a245fd2173
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

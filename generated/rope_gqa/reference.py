@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  36e6cb8a052eeab8
-#   text hash     f7cfe770e6c28e55
+#   content hash  8b2079e43ad7839b
+#   text hash     1702a16f24cc3bd5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5610cce0829838dc
-#   text hash     f8f4a2e06c4c962a
+#   content hash  feaf9d6c0a20cf7e
+#   text hash     2f8dbdbcc200a8fc
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5610cce0829838dc
-#   text hash     d0d53a469e0cce22
+#   content hash  feaf9d6c0a20cf7e
+#   text hash     72a3d42ddb69f2c7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

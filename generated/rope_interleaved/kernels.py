@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5610cce0829838dc
-#   text hash     3c3cd6e9db0850fe
+#   content hash  feaf9d6c0a20cf7e
+#   text hash     300fc6b667507a35
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5610cce0829838dc
-#   text hash     f303ec4d07dacab2
+#   content hash  feaf9d6c0a20cf7e
+#   text hash     d28f50bbd290967d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5610cce0829838dc
-#   text hash     0bddd03f8c90d1eb
+#   content hash  feaf9d6c0a20cf7e
+#   text hash     d83d409e61bd878a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b986b2900604a208
-#   text hash     562ee801a18ff2a3
+#   content hash  d1f3a3440f592e4a
+#   text hash     95532cdbe497979c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

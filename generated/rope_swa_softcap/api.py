@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b986b2900604a208
-#   text hash     f96e7d535ca441e6
+#   content hash  d1f3a3440f592e4a
+#   text hash     b5261413b23055c4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

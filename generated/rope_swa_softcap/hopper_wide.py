@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b986b2900604a208
-#   text hash     1c6fc54dbc468775
+#   content hash  d1f3a3440f592e4a
+#   text hash     1dbbd489d37d194e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b986b2900604a208
-#   text hash     a8ecf3904b546946
+#   content hash  d1f3a3440f592e4a
+#   text hash     81021565ef7b158c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

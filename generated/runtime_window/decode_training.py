@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1521f32a4f14b7a7
-#   text hash     ff6e8964b79a8f33
+#   content hash  f16212d330bf8c61
+#   text hash     9bfba351f7921197
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1521f32a4f14b7a7
-#   text hash     eabc263bf44aee2f
+#   content hash  f16212d330bf8c61
+#   text hash     d369a95d47a5ae1f
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1521f32a4f14b7a7
-#   text hash     3d766061a8891a18
+#   content hash  f16212d330bf8c61
+#   text hash     a3ffdef9fdffbad5
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

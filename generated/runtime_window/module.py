@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1521f32a4f14b7a7
-#   text hash     337979fa11c5caa6
+#   content hash  f16212d330bf8c61
+#   text hash     8412c3d1b9671f73
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

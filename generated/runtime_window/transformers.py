@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1521f32a4f14b7a7
-#   text hash     c03c9f727c3851dd
+#   content hash  f16212d330bf8c61
+#   text hash     09faac3fc94088e5
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

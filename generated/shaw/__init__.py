@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c02bc07c5195740a
-#   text hash     9d2846da8ecc197c
+#   content hash  c2815dbf451b65f5
+#   text hash     f35e8d3e726e3b27
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c02bc07c5195740a
-#   text hash     e9e9bc4c96aefaa2
+#   content hash  c2815dbf451b65f5
+#   text hash     7b37a0edf251cf7b
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c02bc07c5195740a
-#   text hash     52e956a1e3cac6a1
+#   content hash  c2815dbf451b65f5
+#   text hash     93a0a63b17291e8e
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c02bc07c5195740a
-#   text hash     63a2769841864f43
+#   content hash  c2815dbf451b65f5
+#   text hash     41c136d219ced728
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

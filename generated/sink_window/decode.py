@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f8ab46dcf58d2d3b
-#   text hash     2d8ffe864ea939e7
+#   content hash  fac7f53b570bf442
+#   text hash     335bcceb00e5c290
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f8ab46dcf58d2d3b
-#   text hash     3124a7bf5a6c2f9a
+#   content hash  fac7f53b570bf442
+#   text hash     13c3cdcff2f68734
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f8ab46dcf58d2d3b
-#   text hash     0a2341581c0b3bce
+#   content hash  fac7f53b570bf442
+#   text hash     023412a03405c008
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

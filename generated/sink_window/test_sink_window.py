@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f8ab46dcf58d2d3b
-#   text hash     ae283699b36853c7
+#   content hash  fac7f53b570bf442
+#   text hash     d6b4f4bfb5e90095
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f8ab46dcf58d2d3b
-#   text hash     1c5c38146cb4cb55
+#   content hash  fac7f53b570bf442
+#   text hash     ba5210287416ff64
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7ff6cec03c66ab65
-#   text hash     d0037c57cf943c3a
+#   content hash  e18a3398063a29aa
+#   text hash     9a746222bc2a6599
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7ff6cec03c66ab65
-#   text hash     6d44d6f72af2de37
+#   content hash  e18a3398063a29aa
+#   text hash     144664ab1d255629
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7ff6cec03c66ab65
-#   text hash     efb32c1c8b5c0477
+#   content hash  e18a3398063a29aa
+#   text hash     25f1d58e8e348367
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

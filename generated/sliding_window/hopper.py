@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7ff6cec03c66ab65
-#   text hash     56b554a68acb781c
+#   content hash  e18a3398063a29aa
+#   text hash     84612858c42d8489
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -231,7 +231,7 @@ def store_rows(ptr, stride, x, first, count, WIDTH: gl.constexpr):
 def weigh(
     m, grows, l, score, k_start, terms, BLOCK_N: tl.constexpr, OVERLAPPED: tl.constexpr, mixed
 ):  # fmt: skip
-    """Weights of one tile of keys, and what the running maximum and the partial sums of their rows become by them."""
+    """Weights of one tile of keys, and what `m` and the partial sums of their rows become by them."""
     scale_log2, q_pos = terms
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
@@ -243,7 +243,7 @@ def weigh(
     # [64]
     m_new = tl.maximum(m, tl.max(score, 1) * scale_log2)
     # a row keeps what its first keys gave, unless it has outgrown that
-    m_new = tl.where(grows | (m == float("-inf")), m_new, m)
+    m_new = tl.where(grows | (k_start + BLOCK_N > q_pos), m_new, m)
     if OVERLAPPED:
         m_new = in_order(m_new, 2)
     # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
@@ -309,7 +309,7 @@ def attend(
         mbarrier.arrive(turns.index((WORKER + 1) % WORKERS), count=1)
     score = warpgroup_mma_wait(1, [scoring])
     mbarrier.arrive(k_free.index(stage), count=1)
-    # the product of the values runs on while the largest scores are found
+    # the product of the values runs on while scores are weighed, where that is faster
     OVERLAPPED: gl.constexpr = acc.shape[1] >= 256
     STEADY: gl.constexpr = not mixed and v_buffer.dtype == gl.bfloat16
     if STEADY:
@@ -390,6 +390,8 @@ def work_through(
                 m = gl.full([64], float("-inf"), tl.float32, gl.SliceLayout(1, SCORES))
                 # [64, 8]
                 l = gl.full([64, 8], 0.0, tl.float32, SUMS)
+                # where first keys have scores of -inf, others are too large at once, whichever tiles they stand in
+                m = tl.where(grows, m, tl.maximum(m, -3.4e38))
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_ready.index(stage), begun // Q_STAGES & 1)
                 q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
@@ -446,8 +448,10 @@ def work_through(
                 begun += 1
                 # [64]
                 lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
-                # NaN, too, is not known to be small
-                outgrown = (row < q_len) & ~grows & ~(l <= 2.0**64)
+                # NaN, too, is not known to be small; and weights like that may carry values beyond float32
+                # [64]
+                finite = gl.convert_layout(tl.sum(out * 0.0, 1), m.type.layout) == 0.0
+                outgrown = (row < q_len) & ~grows & ~((l <= 2.0**64) & finite)
                 lse = tl.where(outgrown, float("nan"), lse)
                 asks = asks | outgrown.to(gl.int32)
                 tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_total + q_offset + row, lse, mask=row < q_len)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7ff6cec03c66ab65
-#   text hash     bf9b1debca87fa26
+#   content hash  e18a3398063a29aa
+#   text hash     350cff4e9f8f2594
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

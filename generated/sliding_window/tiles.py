@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7ff6cec03c66ab65
-#   text hash     1538cf6772a7327a
+#   content hash  e18a3398063a29aa
+#   text hash     486ec7c4c22324ac
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

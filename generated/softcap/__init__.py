@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1b3a96bc117b9661
-#   text hash     750f6d00e168b7fd
+#   content hash  3bc4bd79d2af7adf
+#   text hash     5df09d857b845f02
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1b3a96bc117b9661
-#   text hash     629e9c51d5fd31e1
+#   content hash  3bc4bd79d2af7adf
+#   text hash     ccce0e7ca3d6ef12
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

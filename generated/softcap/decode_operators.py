@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1b3a96bc117b9661
-#   text hash     4789e093be09118c
+#   content hash  3bc4bd79d2af7adf
+#   text hash     d744d9c96237877c
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

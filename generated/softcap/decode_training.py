@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1b3a96bc117b9661
-#   text hash     c9428c742b013462
+#   content hash  3bc4bd79d2af7adf
+#   text hash     25a04548a64dab2e
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

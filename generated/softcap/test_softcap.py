@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1b3a96bc117b9661
-#   text hash     9e2f2ec04cf47622
+#   content hash  3bc4bd79d2af7adf
+#   text hash     5a4f69032eeec56d
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  405a33a4fec1bf15
-#   text hash     8b4f7acce47dceec
+#   content hash  87a7c2ea9db882d1
+#   text hash     e85089d09c812a01
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  405a33a4fec1bf15
-#   text hash     55459fc31b0170f5
+#   content hash  87a7c2ea9db882d1
+#   text hash     4c1e8d8ca987d91b
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

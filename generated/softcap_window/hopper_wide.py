@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  405a33a4fec1bf15
-#   text hash     911c2ba628c15215
+#   content hash  87a7c2ea9db882d1
+#   text hash     7185ee325c5299bb
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  405a33a4fec1bf15
-#   text hash     e36f26a3ea5fae90
+#   content hash  87a7c2ea9db882d1
+#   text hash     128f905373027307
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  405a33a4fec1bf15
-#   text hash     05c8b554954c44c6
+#   content hash  87a7c2ea9db882d1
+#   text hash     4b65daa4e0beceb0
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

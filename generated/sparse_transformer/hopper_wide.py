@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c5fdd6d455ebeac9
-#   text hash     7656885f66473f32
+#   content hash  12ff7a7c1fb02bb4
+#   text hash     a11bd089ffdc3fd4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c5fdd6d455ebeac9
-#   text hash     32f5ef4ec98d9ed5
+#   content hash  12ff7a7c1fb02bb4
+#   text hash     f7b5765bc0c27e19
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

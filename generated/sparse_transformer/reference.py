@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c5fdd6d455ebeac9
-#   text hash     003bbe5d65872bbc
+#   content hash  12ff7a7c1fb02bb4
+#   text hash     418fb5c2e8dabdb9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c5fdd6d455ebeac9
-#   text hash     5e2686b1de9414c7
+#   content hash  12ff7a7c1fb02bb4
+#   text hash     3756a49f7eb5fb41
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

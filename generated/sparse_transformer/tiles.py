@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c5fdd6d455ebeac9
-#   text hash     fc9dcfc997f724fc
+#   content hash  12ff7a7c1fb02bb4
+#   text hash     c3c0c4321c686f11
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

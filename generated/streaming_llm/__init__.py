@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a42f254d3f04780d
-#   text hash     41646f6c3c9d2f80
+#   content hash  e03596627a6a9395
+#   text hash     a93dc017eb36252a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

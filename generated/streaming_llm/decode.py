@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a42f254d3f04780d
-#   text hash     ff558fb76e98c74b
+#   content hash  e03596627a6a9395
+#   text hash     5be9124547e3cfb3
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a42f254d3f04780d
-#   text hash     dcc05ff841216d23
+#   content hash  e03596627a6a9395
+#   text hash     df9e5c2249aa999a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a42f254d3f04780d
-#   text hash     e2d12fc68473008d
+#   content hash  e03596627a6a9395
+#   text hash     7f7a1a0bc532b312
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  979cd7292360c246
-#   text hash     2608dba8725296c2
+#   content hash  d2a864ceef5285ee
+#   text hash     8498828d3cb66d27
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

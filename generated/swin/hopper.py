@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  979cd7292360c246
-#   text hash     fd6ff58d4b2746bc
+#   content hash  d2a864ceef5285ee
+#   text hash     dcd86f5b2f0899cd
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -194,7 +194,7 @@ def store_rows(ptr, stride, x, first, count, WIDTH: gl.constexpr):
 def weigh(
     m, l, score, k_start, terms, BLOCK_N: tl.constexpr, OVERLAPPED: tl.constexpr, mixed
 ):  # fmt: skip
-    """Weights of one tile of keys, and what the running maximum and the partial sums of their rows become by them."""
+    """Weights of one tile of keys, and what `m` and the partial sums of their rows become by them."""
     (
         k_len, scale, q_pos, in_offset_bias_base, in_offset_bias_stride_entry0, in_offset_bias_stride_entry1
     ) = terms  # fmt: skip
@@ -267,7 +267,7 @@ def attend(
         mbarrier.arrive(turns.index((WORKER + 1) % WORKERS), count=1)
     score = warpgroup_mma_wait(1, [scoring])
     mbarrier.arrive(k_free.index(stage), count=1)
-    # the product of the values runs on while the largest scores are found
+    # the product of the values runs on while scores are weighed, where that is faster
     OVERLAPPED: gl.constexpr = acc.shape[1] >= 256
     m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, OVERLAPPED, mixed=mixed)
     acc = warpgroup_mma_wait(0, [adding])

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  979cd7292360c246
-#   text hash     3678a3fd38e54934
+#   content hash  d2a864ceef5285ee
+#   text hash     567f78f4627dcd21
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  979cd7292360c246
-#   text hash     f04beaa2a9a938bf
+#   content hash  d2a864ceef5285ee
+#   text hash     752c6bcb58d16537
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

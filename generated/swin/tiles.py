@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  979cd7292360c246
-#   text hash     b1ccda3904902dfd
+#   content hash  d2a864ceef5285ee
+#   text hash     4eda308ba818c094
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1a4549a5322416dc
-#   text hash     7317dbea740a0c45
+#   content hash  db56c89863c7c064
+#   text hash     494f4d89774ec08d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1a4549a5322416dc
-#   text hash     298bf0524fdc3001
+#   content hash  db56c89863c7c064
+#   text hash     6171a64d344ac562
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1a4549a5322416dc
-#   text hash     1af2bc0f96dc07cb
+#   content hash  db56c89863c7c064
+#   text hash     9f4ab9524046782b
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

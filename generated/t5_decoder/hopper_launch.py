@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1a4549a5322416dc
-#   text hash     84eb9577e13377ad
+#   content hash  db56c89863c7c064
+#   text hash     7920e6f67aa8f296
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1a4549a5322416dc
-#   text hash     f511f41e2114f36d
+#   content hash  db56c89863c7c064
+#   text hash     740ae8abf800cbb0
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1d1613655e45068a
-#   text hash     ac512afd9aba1c97
+#   content hash  88db0b7b1b3104b2
+#   text hash     ebd2cd72dce7211c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

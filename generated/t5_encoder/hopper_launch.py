@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1d1613655e45068a
-#   text hash     0efeebcd019f464e
+#   content hash  88db0b7b1b3104b2
+#   text hash     1913a9ac03e7d684
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1d1613655e45068a
-#   text hash     09954e47051f17e5
+#   content hash  88db0b7b1b3104b2
+#   text hash     5a026048992836a1
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1d1613655e45068a
-#   text hash     99159a0b5d0b3444
+#   content hash  88db0b7b1b3104b2
+#   text hash     af9363c94c2eda30
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

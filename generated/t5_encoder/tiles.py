@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1d1613655e45068a
-#   text hash     a1434c4f092061bb
+#   content hash  88db0b7b1b3104b2
+#   text hash     5ee9d9b155c53cae
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

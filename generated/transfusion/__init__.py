@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e52a99bc47ba79ef
-#   text hash     43db69ed7be0b07a
+#   content hash  6fabbbdd84a0f69a
+#   text hash     d54aa5035052642a
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

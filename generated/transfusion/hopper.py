@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e52a99bc47ba79ef
-#   text hash     5a70425b2bb97e6a
+#   content hash  6fabbbdd84a0f69a
+#   text hash     7cb1cd382a4e87d0
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -203,7 +203,7 @@ def store_rows(ptr, stride, x, first, count, WIDTH: gl.constexpr):
 def weigh(
     m, l, score, k_start, in_image_k_tile, terms, BLOCK_N: tl.constexpr, OVERLAPPED: tl.constexpr, mixed
 ):  # fmt: skip
-    """Weights of one tile of keys, and what the running maximum and the partial sums of their rows become by them."""
+    """Weights of one tile of keys, and what `m` and the partial sums of their rows become by them."""
     k_len, scale_log2, q_pos, in_image_q = terms
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
@@ -275,7 +275,7 @@ def attend(
     if mixed:
         mbarrier.wait(vectors_ready.index(stage), at // STAGES & 1)
     in_image_k_tile = in_image_k_buffer.index(stage)
-    # the product of the values runs on while the largest scores are found
+    # the product of the values runs on while scores are weighed, where that is faster
     OVERLAPPED: gl.constexpr = acc.shape[1] >= 256
     m, l, p, shrink = weigh(m, l, score, k_start, in_image_k_tile, terms, BLOCK_N, OVERLAPPED, mixed=mixed)
     acc = warpgroup_mma_wait(0, [adding])

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e52a99bc47ba79ef
-#   text hash     2df623ad3f1aa8ec
+#   content hash  6fabbbdd84a0f69a
+#   text hash     647027eee154af3d
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e52a99bc47ba79ef
-#   text hash     a1bc0fe88e525e30
+#   content hash  6fabbbdd84a0f69a
+#   text hash     76512f33082fc173
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e52a99bc47ba79ef
-#   text hash     e8396bd65fdaeee9
+#   content hash  6fabbbdd84a0f69a
+#   text hash     091765879018eae6
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

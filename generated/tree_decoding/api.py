@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  efa2abd15ea9e043
-#   text hash     3d8ac3db2c541eed
+#   content hash  b05616cfd27340a8
+#   text hash     2d02f93e9d444e36
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

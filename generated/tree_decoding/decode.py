@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  efa2abd15ea9e043
-#   text hash     bcfc6892ba10c55a
+#   content hash  b05616cfd27340a8
+#   text hash     ed97dc21ac752b4b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  efa2abd15ea9e043
-#   text hash     9720f7499c1b603d
+#   content hash  b05616cfd27340a8
+#   text hash     8eeb1f610c4449da
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

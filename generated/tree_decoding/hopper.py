@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  efa2abd15ea9e043
-#   text hash     c389f739b681eb4c
+#   content hash  b05616cfd27340a8
+#   text hash     51babff458ba01fe
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -195,7 +195,7 @@ def store_rows(ptr, stride, x, first, count, WIDTH: gl.constexpr):
 def weigh(
     m, l, score, k_start, terms, BLOCK_N: tl.constexpr, OVERLAPPED: tl.constexpr, mixed
 ):  # fmt: skip
-    """Weights of one tile of keys, and what the running maximum and the partial sums of their rows become by them."""
+    """Weights of one tile of keys, and what `m` and the partial sums of their rows become by them."""
     (
         k_len, scale_log2, q_pos, q_len, q_begin, in_tree_mask_base, in_tree_mask_stride_query0,
         in_tree_mask_stride_query1
@@ -270,7 +270,7 @@ def attend(
         mbarrier.arrive(turns.index((WORKER + 1) % WORKERS), count=1)
     score = warpgroup_mma_wait(1, [scoring])
     mbarrier.arrive(k_free.index(stage), count=1)
-    # the product of the values runs on while the largest scores are found
+    # the product of the values runs on while scores are weighed, where that is faster
     OVERLAPPED: gl.constexpr = acc.shape[1] >= 256
     m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, OVERLAPPED, mixed=mixed)
     acc = warpgroup_mma_wait(0, [adding])

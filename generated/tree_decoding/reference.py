@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  efa2abd15ea9e043
-#   text hash     5c5e88f03b9055c4
+#   content hash  b05616cfd27340a8
+#   text hash     bec2c53ed6e5bc61
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

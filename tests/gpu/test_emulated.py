@@ -165,6 +165,21 @@ def test_packed_rows_that_outgrow_their_first_keys_are_right(name: str, size: in
     assert retaken(name, size, GENERATED / name, multiprocessors=multiprocessors) < CLOSE
 
 
+@pytest.mark.parametrize("name", ["causal", "full"])
+@pytest.mark.parametrize("strength", [1, 5])
+def test_large_values_stay_finite_beside_large_weights(name: str, strength: int) -> None:
+    """Weights of up to 2**64 times values beyond 2**63 are more than float32 holds."""
+    of, package = planned(name), Package(GENERATED / name)
+    call = calls.make(of, Sizes(1, 300, 300, 2, 2, 64, 64, "bf16").of(of.spec), "cpu")
+    q, k, v = call.operands
+    with torch.no_grad():
+        q[0, 290], v[:] = strength * k[0, 100], v * 1e36
+    out, lse = package.attention(q, k, v, **call.keywords, return_lse=True)
+    truth, known = package.module.reference(*(x.float() for x in (q, k, v)), **call.keywords, return_lse=True)
+    assert truth.isfinite().all()
+    assert max(apart(out / 1e36, truth / 1e36) / 8, apart(lse, known)) < CLOSE
+
+
 @pytest.mark.parametrize("fault", RETAKEN)
 def test_a_fault_of_tiles_done_again_shows(fault: str, tmp_path: Path) -> None:
     folder = faulty(PACKED, *RETAKEN[fault], tmp_path)

@@ -141,7 +141,7 @@ OUTGROWN = {
     "no second pass": ("return found > 0", "return found > 1"),
     "rows that keep what they have outgrown": ("grows = first_lse != first_lse", "grows = first_lse < first_lse"),
     "rows that all follow their largest score": ("grows = first_lse != first_lse", "grows = row == row"),
-    "sums of any size": ("~(l <= 2.0**64)", "(l < 0)"),
+    "sums of any size": ("~((l <= 2.0**64) & finite)", "(l < 0)"),
     "tiles without a search in the second pass": ("full_last = first\n", "full_last = full_last\n"),
 }
 

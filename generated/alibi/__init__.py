@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  364dedb76132c824
-#   text hash     1ccc3015462f2d1e
+#   content hash  23ca04a56390b0ae
+#   text hash     90c4bc1ae3b6836c
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  364dedb76132c824
-#   text hash     ba3232c088c4d76b
+#   content hash  23ca04a56390b0ae
+#   text hash     d18e36d55091e048
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  364dedb76132c824
-#   text hash     a73e5b63b3b77d93
+#   content hash  23ca04a56390b0ae
+#   text hash     c23aff9bb4596d01
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  364dedb76132c824
-#   text hash     621057903a281acb
+#   content hash  23ca04a56390b0ae
+#   text hash     287f58a28d8b04a1
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  364dedb76132c824
-#   text hash     efd4d8b1ee88ceb2
+#   content hash  23ca04a56390b0ae
+#   text hash     4fe0d3deeaa4a05b
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

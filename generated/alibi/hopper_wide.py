@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  364dedb76132c824
-#   text hash     45ce3472ee694dfb
+#   content hash  23ca04a56390b0ae
+#   text hash     bb4b120fc1d8d1c0
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

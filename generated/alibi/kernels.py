@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  364dedb76132c824
-#   text hash     1e7de420340928da
+#   content hash  23ca04a56390b0ae
+#   text hash     cea57aca5e8d0042
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  364dedb76132c824
-#   text hash     9e62aa3f20c1af64
+#   content hash  23ca04a56390b0ae
+#   text hash     b047a5125b6b3a68
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f65e50400859220c
-#   text hash     81864d74eb2229f0
+#   content hash  5d0dd3729ffdccc3
+#   text hash     53a8bb64359c7e52
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f65e50400859220c
-#   text hash     78a11856ba304224
+#   content hash  5d0dd3729ffdccc3
+#   text hash     91b1af5f022c0bc4
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f65e50400859220c
-#   text hash     3889b8d39d0da3d0
+#   content hash  5d0dd3729ffdccc3
+#   text hash     aa1ad36ccc605a6f
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f65e50400859220c
-#   text hash     b0d451d2dca75c0b
+#   content hash  5d0dd3729ffdccc3
+#   text hash     c4564c471f4c250e
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f65e50400859220c
-#   text hash     5ebedc643c5f6193
+#   content hash  5d0dd3729ffdccc3
+#   text hash     001a1ae847eacdb2
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

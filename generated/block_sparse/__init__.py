@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  84f75963e8018c05
-#   text hash     e44add1dba1f27c4
+#   content hash  ac7934df37698795
+#   text hash     aea9d00b92e462cd
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  84f75963e8018c05
-#   text hash     1eb8944461e1c8ae
+#   content hash  ac7934df37698795
+#   text hash     a092b691725000ba
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

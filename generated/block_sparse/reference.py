@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  84f75963e8018c05
-#   text hash     fd2ca360db2afcdb
+#   content hash  ac7934df37698795
+#   text hash     55b0b6a31cbec140
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

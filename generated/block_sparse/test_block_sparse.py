@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  84f75963e8018c05
-#   text hash     505cd51602075bcd
+#   content hash  ac7934df37698795
+#   text hash     442ffa95494a6394
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  84f75963e8018c05
-#   text hash     579916c100c38980
+#   content hash  ac7934df37698795
+#   text hash     73ddc5babe641e02
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

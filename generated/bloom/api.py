@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  14cba07a2091f7ff
-#   text hash     55965f740c8320fa
+#   content hash  f40b4b3a4dc616a9
+#   text hash     09270c9adf1ad276
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  14cba07a2091f7ff
-#   text hash     52861f847936b74b
+#   content hash  f40b4b3a4dc616a9
+#   text hash     662fd08a1a907b64
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  14cba07a2091f7ff
-#   text hash     407b66da97451992
+#   content hash  f40b4b3a4dc616a9
+#   text hash     05d9fed7974304cc
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

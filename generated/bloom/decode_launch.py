@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  14cba07a2091f7ff
-#   text hash     259ab4d88b251243
+#   content hash  f40b4b3a4dc616a9
+#   text hash     5a6c0e8096fe1a85
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

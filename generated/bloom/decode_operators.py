@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  14cba07a2091f7ff
-#   text hash     faac30f456687666
+#   content hash  f40b4b3a4dc616a9
+#   text hash     80548972000a09b2
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  14cba07a2091f7ff
-#   text hash     8a85334e8f9c48c1
+#   content hash  f40b4b3a4dc616a9
+#   text hash     91c8f3b75e28ae67
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  14cba07a2091f7ff
-#   text hash     60eb03ded52986dd
+#   content hash  f40b4b3a4dc616a9
+#   text hash     ae87f75d321bcd14
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

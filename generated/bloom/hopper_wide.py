@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  14cba07a2091f7ff
-#   text hash     f364a4a4fd15496d
+#   content hash  f40b4b3a4dc616a9
+#   text hash     0d4b65c945af210e
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

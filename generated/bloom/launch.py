@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  14cba07a2091f7ff
-#   text hash     daee833bddd4c789
+#   content hash  f40b4b3a4dc616a9
+#   text hash     db8e4bfac940280a
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

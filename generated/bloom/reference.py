@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  14cba07a2091f7ff
-#   text hash     98a2a7e82ea2db09
+#   content hash  f40b4b3a4dc616a9
+#   text hash     dc566d3eda603f1b
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

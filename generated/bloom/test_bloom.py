@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  14cba07a2091f7ff
-#   text hash     9616cbafad0e5b1b
+#   content hash  f40b4b3a4dc616a9
+#   text hash     88fdaba2b10a5ef6
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

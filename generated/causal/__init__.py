@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3b634afdfff5c413
-#   text hash     634f5f95902309dc
+#   content hash  ae0c5800bbe45ad4
+#   text hash     c889b09565fa5bfc
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3b634afdfff5c413
-#   text hash     45051f1d538616d9
+#   content hash  ae0c5800bbe45ad4
+#   text hash     2f4dfd146078f2a2
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

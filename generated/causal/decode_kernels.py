@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3b634afdfff5c413
-#   text hash     c3d518d7ecda63d3
+#   content hash  ae0c5800bbe45ad4
+#   text hash     770860022201a8fa
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

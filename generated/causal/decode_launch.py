@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3b634afdfff5c413
-#   text hash     bc7d41d10372e4e2
+#   content hash  ae0c5800bbe45ad4
+#   text hash     b8b943cd7e3584a5
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

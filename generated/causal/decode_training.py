@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3b634afdfff5c413
-#   text hash     7ab2d29bf2d11688
+#   content hash  ae0c5800bbe45ad4
+#   text hash     dbb07a19e8943e8a
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

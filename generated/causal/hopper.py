@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3b634afdfff5c413
-#   text hash     25543359af616c80
+#   content hash  ae0c5800bbe45ad4
+#   text hash     4f4cba05bc70c5f8
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3b634afdfff5c413
-#   text hash     fc3aaec90d90d063
+#   content hash  ae0c5800bbe45ad4
+#   text hash     90376f4e2c081b22
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

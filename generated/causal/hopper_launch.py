@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3b634afdfff5c413
-#   text hash     4d29a9595039982c
+#   content hash  ae0c5800bbe45ad4
+#   text hash     0439e8af1f6faf85
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

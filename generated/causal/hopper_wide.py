@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3b634afdfff5c413
-#   text hash     36c2d01550379cbf
+#   content hash  ae0c5800bbe45ad4
+#   text hash     202559e54d19f408
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3b634afdfff5c413
-#   text hash     ea79b460fd6ae2f5
+#   content hash  ae0c5800bbe45ad4
+#   text hash     30843a65a8c064c4
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

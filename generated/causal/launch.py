@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3b634afdfff5c413
-#   text hash     3f485a11a1c76a22
+#   content hash  ae0c5800bbe45ad4
+#   text hash     574fbf40c2dfde0d
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

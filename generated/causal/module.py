@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3b634afdfff5c413
-#   text hash     01bebd3dc592bc96
+#   content hash  ae0c5800bbe45ad4
+#   text hash     f9624e802ce162e5
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3b634afdfff5c413
-#   text hash     42214005467d4283
+#   content hash  ae0c5800bbe45ad4
+#   text hash     c9c1f140c9bb4498
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

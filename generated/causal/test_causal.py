@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3b634afdfff5c413
-#   text hash     49ee7e1ea13e75a2
+#   content hash  ae0c5800bbe45ad4
+#   text hash     e0cefe2243e077bf
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

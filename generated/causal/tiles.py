@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3b634afdfff5c413
-#   text hash     2f4e8f8f75824988
+#   content hash  ae0c5800bbe45ad4
+#   text hash     bcd4ac69a34667f3
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3b634afdfff5c413
-#   text hash     f403acc9a9f2bfb1
+#   content hash  ae0c5800bbe45ad4
+#   text hash     e7046c2b5628eee0
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2e66f0982f8d8291
-#   text hash     c86c8c688e08f3c2
+#   content hash  7cafeeaa89d2e282
+#   text hash     0d45a65754f2f674
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

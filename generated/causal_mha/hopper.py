@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2e66f0982f8d8291
-#   text hash     638c26b8c55d360f
+#   content hash  7cafeeaa89d2e282
+#   text hash     71d12a2a7702d3f8
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2e66f0982f8d8291
-#   text hash     27defab1887552fb
+#   content hash  7cafeeaa89d2e282
+#   text hash     ebe97c964619d510
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2e66f0982f8d8291
-#   text hash     1fe7370124ce797b
+#   content hash  7cafeeaa89d2e282
+#   text hash     15cc0e284fe498fc
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2e66f0982f8d8291
-#   text hash     8de3a07378c1435e
+#   content hash  7cafeeaa89d2e282
+#   text hash     9cd55cab8ed2e295
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  80213bf75b28ace3
-#   text hash     1a375bcb54d16aa3
+#   content hash  2c445dad3acbab58
+#   text hash     0f22c14d04880921
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  80213bf75b28ace3
-#   text hash     c99d630b630bbc42
+#   content hash  2c445dad3acbab58
+#   text hash     59c7ccd5caebf135
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

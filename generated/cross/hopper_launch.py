@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  80213bf75b28ace3
-#   text hash     9d4a572bff74b52b
+#   content hash  2c445dad3acbab58
+#   text hash     85ec8e24392d073b
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  80213bf75b28ace3
-#   text hash     d1fc145c335ec80b
+#   content hash  2c445dad3acbab58
+#   text hash     1da7e8e2c2a6370e
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

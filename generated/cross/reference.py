@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  80213bf75b28ace3
-#   text hash     3dfffda14833a5b0
+#   content hash  2c445dad3acbab58
+#   text hash     5f61a9d7d5a92baf
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

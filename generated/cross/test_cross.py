@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  80213bf75b28ace3
-#   text hash     9e66b43228754e7f
+#   content hash  2c445dad3acbab58
+#   text hash     df081cb889108fbd
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

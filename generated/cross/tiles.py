@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  80213bf75b28ace3
-#   text hash     43d732f91c757102
+#   content hash  2c445dad3acbab58
+#   text hash     ada4a85b03da5910
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

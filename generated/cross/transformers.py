@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  80213bf75b28ace3
-#   text hash     5ec5ea6b1c61cc5a
+#   content hash  2c445dad3acbab58
+#   text hash     9fcf6c14ab3b26ef
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  686ba3bd8f05552c
-#   text hash     a9236dc6252dce51
+#   content hash  b82e63276dd6ebe5
+#   text hash     8056e46fdc4f05f7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  686ba3bd8f05552c
-#   text hash     b2c49e35d243e2f4
+#   content hash  b82e63276dd6ebe5
+#   text hash     8cc89309de3e7d73
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

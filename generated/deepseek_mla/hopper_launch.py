@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  686ba3bd8f05552c
-#   text hash     2028201d548bad69
+#   content hash  b82e63276dd6ebe5
+#   text hash     8530e2b770db9836
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  686ba3bd8f05552c
-#   text hash     ca4134513188fb6c
+#   content hash  b82e63276dd6ebe5
+#   text hash     8ab98fa458ba7615
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  686ba3bd8f05552c
-#   text hash     24c337d33046550e
+#   content hash  b82e63276dd6ebe5
+#   text hash     e119ce4196050ad8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

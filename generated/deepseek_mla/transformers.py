@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  686ba3bd8f05552c
-#   text hash     ba97d72b623a9074
+#   content hash  b82e63276dd6ebe5
+#   text hash     9cd33080814d51c7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

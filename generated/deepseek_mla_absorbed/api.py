@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b5f7d3b33a9dbb34
-#   text hash     ee098f09da7563fa
+#   content hash  a84fb270a6ae0422
+#   text hash     6219ba5af681ad37
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b5f7d3b33a9dbb34
-#   text hash     a661849c8dcab7f6
+#   content hash  a84fb270a6ae0422
+#   text hash     3c51cceb1b2f8f65
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

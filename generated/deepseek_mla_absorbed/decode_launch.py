@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b5f7d3b33a9dbb34
-#   text hash     6db69365a507618a
+#   content hash  a84fb270a6ae0422
+#   text hash     12adfdaedaebbc6b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b5f7d3b33a9dbb34
-#   text hash     b9a338ec66e30874
+#   content hash  a84fb270a6ae0422
+#   text hash     09d2bd62b7645695
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b5f7d3b33a9dbb34
-#   text hash     c223f6520d6befda
+#   content hash  a84fb270a6ae0422
+#   text hash     0613b2c63f2274a0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the
 latent ones.

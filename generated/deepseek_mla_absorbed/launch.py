@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b5f7d3b33a9dbb34
-#   text hash     3b8ae46ddd744123
+#   content hash  a84fb270a6ae0422
+#   text hash     f45ee590edc8f873
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b5f7d3b33a9dbb34
-#   text hash     2fb1a5717dab29dc
+#   content hash  a84fb270a6ae0422
+#   text hash     682c68e29d835a02
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

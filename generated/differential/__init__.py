@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2156209d6a2d4d5b
-#   text hash     3418ca7879e067e0
+#   content hash  f09ce8aca5d6061f
+#   text hash     9a8e489632f62933
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

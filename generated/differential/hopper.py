@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2156209d6a2d4d5b
-#   text hash     7fa4ae7562da5407
+#   content hash  f09ce8aca5d6061f
+#   text hash     32bc7ff20d3f3aa2
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

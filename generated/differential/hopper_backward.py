@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2156209d6a2d4d5b
-#   text hash     de5a556fff519d77
+#   content hash  f09ce8aca5d6061f
+#   text hash     bd320ef7e6013e22
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

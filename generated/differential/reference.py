@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2156209d6a2d4d5b
-#   text hash     22ef9c97eae6fc17
+#   content hash  f09ce8aca5d6061f
+#   text hash     2475e21e5131d029
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

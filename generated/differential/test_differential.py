@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2156209d6a2d4d5b
-#   text hash     a9d3aa83aa1fbe38
+#   content hash  f09ce8aca5d6061f
+#   text hash     288d7bc683c1558e
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

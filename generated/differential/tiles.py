@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2156209d6a2d4d5b
-#   text hash     808e8b8b0488ff6b
+#   content hash  f09ce8aca5d6061f
+#   text hash     0d6d73a79ca3762e
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a97db267ac08efed
-#   text hash     49701e31a74e2940
+#   content hash  ac2aab7bd5d30b77
+#   text hash     d36bec04aee2ded3
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a97db267ac08efed
-#   text hash     5b990e1cd28e408d
+#   content hash  ac2aab7bd5d30b77
+#   text hash     5471e9e53f662c64
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a97db267ac08efed
-#   text hash     c3db9eda7fbbced6
+#   content hash  ac2aab7bd5d30b77
+#   text hash     8a753bf16841d2d1
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

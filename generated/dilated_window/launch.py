@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a97db267ac08efed
-#   text hash     6081131c9a739bbc
+#   content hash  ac2aab7bd5d30b77
+#   text hash     32bf637c47a645dc
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

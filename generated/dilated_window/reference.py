@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a97db267ac08efed
-#   text hash     2d7927befc37f406
+#   content hash  ac2aab7bd5d30b77
+#   text hash     def9cb22e7467f7b
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a97db267ac08efed
-#   text hash     693f3f75b63a9e70
+#   content hash  ac2aab7bd5d30b77
+#   text hash     5d97842c4c9898da
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

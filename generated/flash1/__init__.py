@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  761142f7c8071430
-#   text hash     52d8a2422e3e2ca3
+#   content hash  2d0f4c0435426c8e
+#   text hash     aa2261816fb16e66
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  761142f7c8071430
-#   text hash     0a376cd6ed999493
+#   content hash  2d0f4c0435426c8e
+#   text hash     a0778dd472396351
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

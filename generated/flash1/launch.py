@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  761142f7c8071430
-#   text hash     38f335041b8e80f2
+#   content hash  2d0f4c0435426c8e
+#   text hash     5bc9f045a6b83d43
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

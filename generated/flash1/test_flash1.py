@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  761142f7c8071430
-#   text hash     0557a2ccbf7339c7
+#   content hash  2d0f4c0435426c8e
+#   text hash     33ab3c2bff64a3d9
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

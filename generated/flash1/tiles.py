@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  761142f7c8071430
-#   text hash     82af916decf55a61
+#   content hash  2d0f4c0435426c8e
+#   text hash     9f5109894632399c
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9aaa47dba80d68ef
-#   text hash     970f04c4143540c3
+#   content hash  87bf2886dda281e8
+#   text hash     ed10506aa3954e37
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9aaa47dba80d68ef
-#   text hash     43d473ab7514aa97
+#   content hash  87bf2886dda281e8
+#   text hash     ab27e8209bf2cf87
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9aaa47dba80d68ef
-#   text hash     aa46f869c2d638af
+#   content hash  87bf2886dda281e8
+#   text hash     28cb2a60e91f39a4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9aaa47dba80d68ef
-#   text hash     af51981496cd01ed
+#   content hash  87bf2886dda281e8
+#   text hash     aec58a571381dd47
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

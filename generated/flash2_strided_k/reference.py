@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9aaa47dba80d68ef
-#   text hash     c9ad01afc9713b01
+#   content hash  87bf2886dda281e8
+#   text hash     ce1535453d070d03
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

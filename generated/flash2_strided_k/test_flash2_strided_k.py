@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9aaa47dba80d68ef
-#   text hash     4cd371bcc8cd77d2
+#   content hash  87bf2886dda281e8
+#   text hash     70bf698a98dc95c6
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9aaa47dba80d68ef
-#   text hash     163b0d727defb6fc
+#   content hash  87bf2886dda281e8
+#   text hash     35d5b8deaf970e57
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2ec4ec5998545481
-#   text hash     2017bf371c714637
+#   content hash  4b1486b8c64233b3
+#   text hash     475c96a51abb613f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2ec4ec5998545481
-#   text hash     134886d056c351ba
+#   content hash  4b1486b8c64233b3
+#   text hash     16db389384bad0f9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

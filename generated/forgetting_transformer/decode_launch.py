@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2ec4ec5998545481
-#   text hash     fb0f9d16281db2fc
+#   content hash  4b1486b8c64233b3
+#   text hash     700de276d8952899
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2ec4ec5998545481
-#   text hash     f274ed9b60ba4431
+#   content hash  4b1486b8c64233b3
+#   text hash     2e758bf188a03a0a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2ec4ec5998545481
-#   text hash     6df584e590ecebf3
+#   content hash  4b1486b8c64233b3
+#   text hash     ba977c36bfb3e151
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2ec4ec5998545481
-#   text hash     4692df98d86eca9c
+#   content hash  4b1486b8c64233b3
+#   text hash     78e2cb43229e970a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

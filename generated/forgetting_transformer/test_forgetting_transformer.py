@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2ec4ec5998545481
-#   text hash     78a2063fa15a83a0
+#   content hash  4b1486b8c64233b3
+#   text hash     65ec2da35f6f018d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2ec4ec5998545481
-#   text hash     518d2eb2b3ca129e
+#   content hash  4b1486b8c64233b3
+#   text hash     285477210ce82590
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

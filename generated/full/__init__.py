@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  adb96efd0928f2c5
-#   text hash     02829a85192992c6
+#   content hash  02ccf457ba99251d
+#   text hash     bb4d12d63206d343
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

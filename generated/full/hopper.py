@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  adb96efd0928f2c5
-#   text hash     4bf8a0226856d728
+#   content hash  02ccf457ba99251d
+#   text hash     70a4d845bf1df975
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  adb96efd0928f2c5
-#   text hash     8f1c5ce6a6b7d781
+#   content hash  02ccf457ba99251d
+#   text hash     47f90dbdaba06287
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  adb96efd0928f2c5
-#   text hash     74c1b04d1c953a95
+#   content hash  02ccf457ba99251d
+#   text hash     25f0449cf1d50c8c
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  adb96efd0928f2c5
-#   text hash     585159714f1c6ad4
+#   content hash  02ccf457ba99251d
+#   text hash     f04ef15db53a679c
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  adb96efd0928f2c5
-#   text hash     a32910dcf7c4067e
+#   content hash  02ccf457ba99251d
+#   text hash     2b3221528e9be3b6
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  adb96efd0928f2c5
-#   text hash     89cc0ba6261b2f34
+#   content hash  02ccf457ba99251d
+#   text hash     22337094a520627e
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

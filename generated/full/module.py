@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  adb96efd0928f2c5
-#   text hash     42c8eda51e44b111
+#   content hash  02ccf457ba99251d
+#   text hash     0b9a1a4fc25e8f47
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  adb96efd0928f2c5
-#   text hash     b49cb81cc40c6713
+#   content hash  02ccf457ba99251d
+#   text hash     92b22770fe6af594
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  adb96efd0928f2c5
-#   text hash     f88b9db4ce17dc26
+#   content hash  02ccf457ba99251d
+#   text hash     58bb4e82f6999730
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

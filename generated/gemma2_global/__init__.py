@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7c1d9b40aed57d5f
-#   text hash     41d72caa17dc2250
+#   content hash  f843b9b5adfb92ee
+#   text hash     0d16d96c2019e65b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7c1d9b40aed57d5f
-#   text hash     0622bec001247a62
+#   content hash  f843b9b5adfb92ee
+#   text hash     0816a3f89cd35ac0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

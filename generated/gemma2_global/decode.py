@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7c1d9b40aed57d5f
-#   text hash     bad4bc0487837fce
+#   content hash  f843b9b5adfb92ee
+#   text hash     4b6a50c5042db5ba
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

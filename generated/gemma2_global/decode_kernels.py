@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7c1d9b40aed57d5f
-#   text hash     be44906ff60c9df1
+#   content hash  f843b9b5adfb92ee
+#   text hash     c2815d8c699d068e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

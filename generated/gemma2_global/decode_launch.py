@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7c1d9b40aed57d5f
-#   text hash     6da111f9e8d5ebc7
+#   content hash  f843b9b5adfb92ee
+#   text hash     6fe1c5a7009b1a67
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

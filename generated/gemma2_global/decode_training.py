@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7c1d9b40aed57d5f
-#   text hash     8dc7bf5843e2b57a
+#   content hash  f843b9b5adfb92ee
+#   text hash     d6f976fb84ef14d9
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

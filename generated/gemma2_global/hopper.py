@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7c1d9b40aed57d5f
-#   text hash     68cfdcfcf8050ca6
+#   content hash  f843b9b5adfb92ee
+#   text hash     65e238f5d0a39256
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

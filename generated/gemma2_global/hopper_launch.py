@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7c1d9b40aed57d5f
-#   text hash     a2539386056e4d8e
+#   content hash  f843b9b5adfb92ee
+#   text hash     58e5c3bc9c2fa4b3
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

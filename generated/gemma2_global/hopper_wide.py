@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7c1d9b40aed57d5f
-#   text hash     7f7b193a42f91e0e
+#   content hash  f843b9b5adfb92ee
+#   text hash     7aa2f872908a39cd
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7c1d9b40aed57d5f
-#   text hash     403f8f9c442d0d9d
+#   content hash  f843b9b5adfb92ee
+#   text hash     40bea3fd4d6a545f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7c1d9b40aed57d5f
-#   text hash     52852c86f1c3f559
+#   content hash  f843b9b5adfb92ee
+#   text hash     8b09260215c86fd1
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7c1d9b40aed57d5f
-#   text hash     226e212f62d0ffa1
+#   content hash  f843b9b5adfb92ee
+#   text hash     b90b04a4d9adb012
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b0cc54c3bd4729d5
-#   text hash     4f9a5c707b8c2fe1
+#   content hash  09650ff84e92ac51
+#   text hash     b5192d28ffbebc04
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b0cc54c3bd4729d5
-#   text hash     b78e838bc8016ae5
+#   content hash  09650ff84e92ac51
+#   text hash     63eb81d092fe3df7
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

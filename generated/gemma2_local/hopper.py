@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b0cc54c3bd4729d5
-#   text hash     e61d01f58e21ecbf
+#   content hash  09650ff84e92ac51
+#   text hash     776ec140dd3ba629
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b0cc54c3bd4729d5
-#   text hash     1592b90bb93f3f67
+#   content hash  09650ff84e92ac51
+#   text hash     4fa15b79d537ba8b
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

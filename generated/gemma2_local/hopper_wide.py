@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b0cc54c3bd4729d5
-#   text hash     3cfaa50ccacf7693
+#   content hash  09650ff84e92ac51
+#   text hash     87a713556cfaca3d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

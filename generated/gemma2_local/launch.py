@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b0cc54c3bd4729d5
-#   text hash     fa490c42fd251c0f
+#   content hash  09650ff84e92ac51
+#   text hash     eb922f29a80e839c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b0cc54c3bd4729d5
-#   text hash     f0c1818cd601f807
+#   content hash  09650ff84e92ac51
+#   text hash     04d34bb32c72d462
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

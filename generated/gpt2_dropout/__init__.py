@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6a92230ec39ad3b1
-#   text hash     02a43879f55ba226
+#   content hash  820f914615c8dcb8
+#   text hash     90a3373397060755
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6a92230ec39ad3b1
-#   text hash     a6fc63341a98ac6a
+#   content hash  820f914615c8dcb8
+#   text hash     1ece46928a0c6f9a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6a92230ec39ad3b1
-#   text hash     a3bfc00f91c86d10
+#   content hash  820f914615c8dcb8
+#   text hash     83fa62da6e7610dd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6a92230ec39ad3b1
-#   text hash     5862dd61da905cec
+#   content hash  820f914615c8dcb8
+#   text hash     977d19ca02bf834a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6a92230ec39ad3b1
-#   text hash     940e65d577405cba
+#   content hash  820f914615c8dcb8
+#   text hash     da94f38200cff1d4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6a92230ec39ad3b1
-#   text hash     110d94c39ca04f56
+#   content hash  820f914615c8dcb8
+#   text hash     5aea24b3d096c93c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  25b06cb3149a4041
-#   text hash     8d1acf44e696dee0
+#   content hash  fdedff8b02f50865
+#   text hash     54cac699de91856f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  25b06cb3149a4041
-#   text hash     685b581a63d4f1ec
+#   content hash  fdedff8b02f50865
+#   text hash     a155a833a7e9f556
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  25b06cb3149a4041
-#   text hash     a525d01e5c768bf2
+#   content hash  fdedff8b02f50865
+#   text hash     223ff158f56d5f90
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

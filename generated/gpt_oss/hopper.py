@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  25b06cb3149a4041
-#   text hash     29b618dc55194edb
+#   content hash  fdedff8b02f50865
+#   text hash     e155bf6dd2d1b89b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  25b06cb3149a4041
-#   text hash     f9de04c1d8c8f040
+#   content hash  fdedff8b02f50865
+#   text hash     389beeea1d7394fb
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

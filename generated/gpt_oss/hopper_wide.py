@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  25b06cb3149a4041
-#   text hash     7cdffc394721bf56
+#   content hash  fdedff8b02f50865
+#   text hash     9bc74c63dab7e39e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

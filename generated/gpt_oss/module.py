@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  25b06cb3149a4041
-#   text hash     06dbb980ddab0946
+#   content hash  fdedff8b02f50865
+#   text hash     c583b70166772196
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

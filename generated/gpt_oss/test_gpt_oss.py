@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  25b06cb3149a4041
-#   text hash     f0b44ca4182cb996
+#   content hash  fdedff8b02f50865
+#   text hash     0826a718c253d270
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  25b06cb3149a4041
-#   text hash     3ffd91cd506d6ea7
+#   content hash  fdedff8b02f50865
+#   text hash     2a8357db76e00415
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ccd2e140cb4951bd
-#   text hash     fe95d9f1df4a87da
+#   content hash  c42375e876967d42
+#   text hash     3bbcbcaceb096065
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

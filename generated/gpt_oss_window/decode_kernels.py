@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ccd2e140cb4951bd
-#   text hash     1239fbcea822cbf2
+#   content hash  c42375e876967d42
+#   text hash     64fc18a045ed1a0a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

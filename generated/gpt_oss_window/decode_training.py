@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ccd2e140cb4951bd
-#   text hash     dcea86aa414ceb1d
+#   content hash  c42375e876967d42
+#   text hash     01f902cf7a10c694
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

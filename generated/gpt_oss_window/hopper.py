@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ccd2e140cb4951bd
-#   text hash     d3a5742ff951255c
+#   content hash  c42375e876967d42
+#   text hash     2643ddb04b4eb207
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ccd2e140cb4951bd
-#   text hash     993f3418444f9d32
+#   content hash  c42375e876967d42
+#   text hash     136a17118dfcefcd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

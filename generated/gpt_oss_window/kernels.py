@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ccd2e140cb4951bd
-#   text hash     772e82af70874cbf
+#   content hash  c42375e876967d42
+#   text hash     93ec8cdb69410c70
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ccd2e140cb4951bd
-#   text hash     eab012f0dfeccd41
+#   content hash  c42375e876967d42
+#   text hash     80fe38cc56852afa
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

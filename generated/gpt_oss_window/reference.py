@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ccd2e140cb4951bd
-#   text hash     a8c68ea6e01b7ae9
+#   content hash  c42375e876967d42
+#   text hash     ec88164f48bb66b6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

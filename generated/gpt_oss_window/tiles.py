@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ccd2e140cb4951bd
-#   text hash     dc937bc1f0ca1fcf
+#   content hash  c42375e876967d42
+#   text hash     9fd0870f9904a4c2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d941467c4a11dca4
-#   text hash     0ea97fde7ebe5d9e
+#   content hash  d67d65259f0c54c3
+#   text hash     33814dd0d9c9c004
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

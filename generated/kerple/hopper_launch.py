@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d941467c4a11dca4
-#   text hash     62042d58172f3021
+#   content hash  d67d65259f0c54c3
+#   text hash     cd8ad5fa7d63c895
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

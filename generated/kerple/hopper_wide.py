@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d941467c4a11dca4
-#   text hash     fb755338f308b1e8
+#   content hash  d67d65259f0c54c3
+#   text hash     e804a7bf86759605
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

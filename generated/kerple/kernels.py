@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d941467c4a11dca4
-#   text hash     aa10084f16deafd5
+#   content hash  d67d65259f0c54c3
+#   text hash     339ddf261b680acd
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d941467c4a11dca4
-#   text hash     5ab833200211546b
+#   content hash  d67d65259f0c54c3
+#   text hash     f74d147301c31480
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

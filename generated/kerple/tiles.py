@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d941467c4a11dca4
-#   text hash     c9f493fa93ee67d0
+#   content hash  d67d65259f0c54c3
+#   text hash     5ed72b74118da78b
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

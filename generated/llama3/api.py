@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3d570e4aa5139cda
-#   text hash     df1be1be773e82d7
+#   content hash  ddfdce6522776398
+#   text hash     35164e41b23d1dad
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3d570e4aa5139cda
-#   text hash     81952cbc4cf2af1a
+#   content hash  ddfdce6522776398
+#   text hash     8089e77dc08f0161
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

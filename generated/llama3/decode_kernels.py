@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3d570e4aa5139cda
-#   text hash     828e1dc7287ff5a9
+#   content hash  ddfdce6522776398
+#   text hash     e6cc0af8e0e0a399
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3d570e4aa5139cda
-#   text hash     18b671df8bd54e5d
+#   content hash  ddfdce6522776398
+#   text hash     04f62d55012ddbfb
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

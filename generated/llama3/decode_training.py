@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3d570e4aa5139cda
-#   text hash     d77527a40a3db6ba
+#   content hash  ddfdce6522776398
+#   text hash     6b6f26abd637c923
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3d570e4aa5139cda
-#   text hash     4945a229905845ab
+#   content hash  ddfdce6522776398
+#   text hash     8cbe26709da37bdb
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

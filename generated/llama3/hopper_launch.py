@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3d570e4aa5139cda
-#   text hash     31221a0529709c15
+#   content hash  ddfdce6522776398
+#   text hash     0b2675a6ed1f52be
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

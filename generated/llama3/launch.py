@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3d570e4aa5139cda
-#   text hash     446f31c7c7ec85c8
+#   content hash  ddfdce6522776398
+#   text hash     72354f6ea56ac0d1
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3d570e4aa5139cda
-#   text hash     14c23e7d8e9d5d08
+#   content hash  ddfdce6522776398
+#   text hash     1bf95be57c179082
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3d570e4aa5139cda
-#   text hash     8201f3911a212c95
+#   content hash  ddfdce6522776398
+#   text hash     0c653a97475dc217
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3d570e4aa5139cda
-#   text hash     3cac0f79336a604e
+#   content hash  ddfdce6522776398
+#   text hash     5da39aee2aa99485
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

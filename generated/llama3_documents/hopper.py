@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b96d47711c48106b
-#   text hash     c16d2de7d721c181
+#   content hash  e50411863266471c
+#   text hash     695499d99a142256
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

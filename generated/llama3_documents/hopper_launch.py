@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b96d47711c48106b
-#   text hash     8a9a5680bcb0b80a
+#   content hash  e50411863266471c
+#   text hash     ba74099aeeb92513
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

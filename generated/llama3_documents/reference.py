@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b96d47711c48106b
-#   text hash     010307f994556287
+#   content hash  e50411863266471c
+#   text hash     ae4e2629cdf421a4
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

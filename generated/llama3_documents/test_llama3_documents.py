@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b96d47711c48106b
-#   text hash     39a7e51d0d1114c8
+#   content hash  e50411863266471c
+#   text hash     1b94974f5e3fb3b2
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

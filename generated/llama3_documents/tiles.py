@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b96d47711c48106b
-#   text hash     643ec5e88e0aa81d
+#   content hash  e50411863266471c
+#   text hash     984b15c2f29cf512
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  317465ec2b7ec88a
-#   text hash     0f1d8f1ee46597b1
+#   content hash  9e10077b0eaa6fe7
+#   text hash     1bb3b45517b66b11
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  317465ec2b7ec88a
-#   text hash     9b0a398555cf29a0
+#   content hash  9e10077b0eaa6fe7
+#   text hash     ac05df9431799532
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

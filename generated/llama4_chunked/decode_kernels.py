@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  317465ec2b7ec88a
-#   text hash     36e51ed7d9268523
+#   content hash  9e10077b0eaa6fe7
+#   text hash     b142e2bb79fc6138
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  317465ec2b7ec88a
-#   text hash     d15dfd50daa59ccb
+#   content hash  9e10077b0eaa6fe7
+#   text hash     1c06d69c49744379
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  317465ec2b7ec88a
-#   text hash     2d698d89e72a06f8
+#   content hash  9e10077b0eaa6fe7
+#   text hash     ab4793fdcde7fb90
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

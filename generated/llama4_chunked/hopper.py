@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  317465ec2b7ec88a
-#   text hash     c2281d0427a30630
+#   content hash  9e10077b0eaa6fe7
+#   text hash     71e8a8c072e986d4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

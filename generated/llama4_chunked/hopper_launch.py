@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  317465ec2b7ec88a
-#   text hash     3495329b64cb8d66
+#   content hash  9e10077b0eaa6fe7
+#   text hash     38d652e210fbe108
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  317465ec2b7ec88a
-#   text hash     634f058a20c29351
+#   content hash  9e10077b0eaa6fe7
+#   text hash     1384402935125567
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  317465ec2b7ec88a
-#   text hash     84bee980e2902778
+#   content hash  9e10077b0eaa6fe7
+#   text hash     92f411d35d738352
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  17e48c86f3106b23
-#   text hash     4ef37d449cd86118
+#   content hash  80901aad45acdec5
+#   text hash     0465ba0845aff10f
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  17e48c86f3106b23
-#   text hash     96429eb32a7e058c
+#   content hash  80901aad45acdec5
+#   text hash     077fd9b88148dbcb
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  17e48c86f3106b23
-#   text hash     8ac5581348bc9dd9
+#   content hash  80901aad45acdec5
+#   text hash     3d397ce26301fece
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

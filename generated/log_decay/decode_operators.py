@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  17e48c86f3106b23
-#   text hash     e4c5f32bcb2dac1a
+#   content hash  80901aad45acdec5
+#   text hash     14ee5cedf7e31d97
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

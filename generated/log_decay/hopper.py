@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  17e48c86f3106b23
-#   text hash     4e1d4921bdbdcdc8
+#   content hash  80901aad45acdec5
+#   text hash     e3234bbb9d59ceb8
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

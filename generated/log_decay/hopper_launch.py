@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  17e48c86f3106b23
-#   text hash     e95f5c331e267c7c
+#   content hash  80901aad45acdec5
+#   text hash     f77cff878372e592
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

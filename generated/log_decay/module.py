@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  17e48c86f3106b23
-#   text hash     058a63d3b457499e
+#   content hash  80901aad45acdec5
+#   text hash     a8e19f05b483d43a
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  17e48c86f3106b23
-#   text hash     211fddc9b5b164cd
+#   content hash  80901aad45acdec5
+#   text hash     07defd0ba3f79c25
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

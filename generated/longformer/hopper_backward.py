@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8876d7b818e0ffad
-#   text hash     ba9b8fc58b456686
+#   content hash  17a37241aea897d0
+#   text hash     c3ca399fdbc8b439
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8876d7b818e0ffad
-#   text hash     d5bdc8fd15339b44
+#   content hash  17a37241aea897d0
+#   text hash     7b50188ef6884237
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

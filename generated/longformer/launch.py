@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8876d7b818e0ffad
-#   text hash     7fa092d1612815a6
+#   content hash  17a37241aea897d0
+#   text hash     97d6f86dac971d24
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8876d7b818e0ffad
-#   text hash     e7d98d157d975754
+#   content hash  17a37241aea897d0
+#   text hash     d92cd35562f2c29c
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a6bacde08f6acb7d
-#   text hash     e3228c3b8e451fe1
+#   content hash  a6834dec0c79fd67
+#   text hash     11bfd2d5a0e1427f
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a6bacde08f6acb7d
-#   text hash     5e4ea74a6e65dd65
+#   content hash  a6834dec0c79fd67
+#   text hash     6b62eba80a7cd80e
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a6bacde08f6acb7d
-#   text hash     cc6a36b3e7e3d95b
+#   content hash  a6834dec0c79fd67
+#   text hash     ec4ad7e35754fa70
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

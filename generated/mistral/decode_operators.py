@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a6bacde08f6acb7d
-#   text hash     aa05bff77c46741c
+#   content hash  a6834dec0c79fd67
+#   text hash     c773a99589bf3fa7
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a6bacde08f6acb7d
-#   text hash     64ea1360ab0d81d4
+#   content hash  a6834dec0c79fd67
+#   text hash     689ce67b597900ff
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a6bacde08f6acb7d
-#   text hash     5a438d1aece06b28
+#   content hash  a6834dec0c79fd67
+#   text hash     145b5c27564f2460
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

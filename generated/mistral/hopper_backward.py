@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a6bacde08f6acb7d
-#   text hash     188d675ff8e21237
+#   content hash  a6834dec0c79fd67
+#   text hash     aa692dcf0653feed
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a6bacde08f6acb7d
-#   text hash     bffb88af8a7a6105
+#   content hash  a6834dec0c79fd67
+#   text hash     68ff58099660dabf
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

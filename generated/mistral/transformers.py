@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a6bacde08f6acb7d
-#   text hash     abe53cbf0a9f818a
+#   content hash  a6834dec0c79fd67
+#   text hash     7becf40f92c209b0
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

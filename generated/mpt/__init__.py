@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f820664392fdb9ae
-#   text hash     eda70234aa8a26da
+#   content hash  52061234859c0daf
+#   text hash     8e91b7a71eab381d
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

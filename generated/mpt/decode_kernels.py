@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f820664392fdb9ae
-#   text hash     39a1e690a9f196f2
+#   content hash  52061234859c0daf
+#   text hash     b6a6e896559a4265
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

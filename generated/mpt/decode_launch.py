@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f820664392fdb9ae
-#   text hash     81f8a921329bae0f
+#   content hash  52061234859c0daf
+#   text hash     20a84d1479df7e88
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f820664392fdb9ae
-#   text hash     cc53a37fe8cf9776
+#   content hash  52061234859c0daf
+#   text hash     577566a3ecc9fca7
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f820664392fdb9ae
-#   text hash     4365a80d2c5f2f4e
+#   content hash  52061234859c0daf
+#   text hash     cc65be5cdfb95c5f
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f820664392fdb9ae
-#   text hash     1cf6d40d53b1c2f1
+#   content hash  52061234859c0daf
+#   text hash     d2e1db9028c2f036
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

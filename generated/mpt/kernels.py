@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f820664392fdb9ae
-#   text hash     594e59cf9998464e
+#   content hash  52061234859c0daf
+#   text hash     f1dd7ff72825df4f
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f820664392fdb9ae
-#   text hash     e867ba2fd4615891
+#   content hash  52061234859c0daf
+#   text hash     4b54bd07b244455c
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9aae4dc57ed90c9d
-#   text hash     bc2a0776ce878ebc
+#   content hash  36b5b695c4d3d31e
+#   text hash     d576e6a452f52f09
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9aae4dc57ed90c9d
-#   text hash     be98d08d2dab3644
+#   content hash  36b5b695c4d3d31e
+#   text hash     7e44040398e9ecc0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

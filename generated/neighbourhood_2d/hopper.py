@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9aae4dc57ed90c9d
-#   text hash     64d5d14287aa610b
+#   content hash  36b5b695c4d3d31e
+#   text hash     61e47bd2664981e6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

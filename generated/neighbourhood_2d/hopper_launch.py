@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9aae4dc57ed90c9d
-#   text hash     130d69df95dcbc49
+#   content hash  36b5b695c4d3d31e
+#   text hash     df9d38aa4f3529cb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9aae4dc57ed90c9d
-#   text hash     5431873cb8f551e3
+#   content hash  36b5b695c4d3d31e
+#   text hash     736390b2dcec4629
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

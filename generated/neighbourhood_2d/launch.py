@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9aae4dc57ed90c9d
-#   text hash     f453077f6874fa10
+#   content hash  36b5b695c4d3d31e
+#   text hash     7e61738ad7f2100d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9aae4dc57ed90c9d
-#   text hash     1316fe458cab55ad
+#   content hash  36b5b695c4d3d31e
+#   text hash     9d1e597f73b95ad5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

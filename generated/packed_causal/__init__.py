@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a5505e8423f2a639
-#   text hash     655cfc6a2bc3931a
+#   content hash  a7044cb3f1a157ed
+#   text hash     7fe21e5a248f26c4
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a5505e8423f2a639
-#   text hash     7a2226223fcb0637
+#   content hash  a7044cb3f1a157ed
+#   text hash     5d94cb5a72cf5d05
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a5505e8423f2a639
-#   text hash     5a8d57080938ed86
+#   content hash  a7044cb3f1a157ed
+#   text hash     5f8f06d50302511f
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

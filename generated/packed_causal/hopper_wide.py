@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a5505e8423f2a639
-#   text hash     0b6006faeb4019a3
+#   content hash  a7044cb3f1a157ed
+#   text hash     c22c9284c8753255
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

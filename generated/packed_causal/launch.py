@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a5505e8423f2a639
-#   text hash     854cd0a75155e26d
+#   content hash  a7044cb3f1a157ed
+#   text hash     9275541ba4367167
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

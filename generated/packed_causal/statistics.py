@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a5505e8423f2a639
-#   text hash     cdff5d91c8b7b8f2
+#   content hash  a7044cb3f1a157ed
+#   text hash     385e9f823c1b31db
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

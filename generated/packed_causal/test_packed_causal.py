@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a5505e8423f2a639
-#   text hash     c2529da79c2e0285
+#   content hash  a7044cb3f1a157ed
+#   text hash     890f42882d13cf16
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

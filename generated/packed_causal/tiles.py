@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a5505e8423f2a639
-#   text hash     1d171c51cfdfd539
+#   content hash  a7044cb3f1a157ed
+#   text hash     90ffbbc85da39c2d
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

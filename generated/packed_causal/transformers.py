@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a5505e8423f2a639
-#   text hash     38f9d47bf599f87a
+#   content hash  a7044cb3f1a157ed
+#   text hash     80456d07171449ef
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

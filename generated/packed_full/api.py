@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f448141fee6095af
-#   text hash     c27d4b0a34b1aab6
+#   content hash  4487a7fab74f0661
+#   text hash     c39dd460c2fa12e6
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

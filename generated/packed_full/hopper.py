@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f448141fee6095af
-#   text hash     09afc7cf13a7bc13
+#   content hash  4487a7fab74f0661
+#   text hash     dd71b18c9403aab1
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f448141fee6095af
-#   text hash     518e51c24f6de74c
+#   content hash  4487a7fab74f0661
+#   text hash     512d5c4fd09d382e
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

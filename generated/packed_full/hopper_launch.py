@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f448141fee6095af
-#   text hash     1f6b2cbabddedb4d
+#   content hash  4487a7fab74f0661
+#   text hash     42d6be31f575c6fd
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f448141fee6095af
-#   text hash     6a08be33fb948f2d
+#   content hash  4487a7fab74f0661
+#   text hash     ab4093df4f2a2b99
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

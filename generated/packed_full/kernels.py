@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f448141fee6095af
-#   text hash     afc7534c71816d06
+#   content hash  4487a7fab74f0661
+#   text hash     3e120957d2784908
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

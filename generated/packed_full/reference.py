@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f448141fee6095af
-#   text hash     7917c7b71ba7bfe6
+#   content hash  4487a7fab74f0661
+#   text hash     90e8b2cae4d56a98
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7b900a691bff0922
-#   text hash     5a9e12265d200804
+#   content hash  e782e6ff7315ab62
+#   text hash     1d6f088dba1264ad
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7b900a691bff0922
-#   text hash     a59ecf0d5f1f2257
+#   content hash  e782e6ff7315ab62
+#   text hash     4028ea432fc5589d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

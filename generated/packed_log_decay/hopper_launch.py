@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7b900a691bff0922
-#   text hash     6384f3ea4bcd3a9c
+#   content hash  e782e6ff7315ab62
+#   text hash     7f3da2bd85085d05
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7b900a691bff0922
-#   text hash     36daeebc681e0b13
+#   content hash  e782e6ff7315ab62
+#   text hash     d77a2ec11ca98346
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

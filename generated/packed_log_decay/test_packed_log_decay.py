@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7b900a691bff0922
-#   text hash     c9db274f5d1bc6d5
+#   content hash  e782e6ff7315ab62
+#   text hash     848dd560cbe39afd
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

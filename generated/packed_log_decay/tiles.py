@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7b900a691bff0922
-#   text hash     ecb321106b6fcd4c
+#   content hash  e782e6ff7315ab62
+#   text hash     8bf87f8cd2e52bc4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a2f228c694b4cf0c
-#   text hash     c7197b7da39982ad
+#   content hash  601ce109d9fc77fc
+#   text hash     565c0e450e5d7427
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

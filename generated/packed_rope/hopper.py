@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a2f228c694b4cf0c
-#   text hash     f49269e75cd8fb4b
+#   content hash  601ce109d9fc77fc
+#   text hash     deac44f87e1682e3
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

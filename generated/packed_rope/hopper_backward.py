@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a2f228c694b4cf0c
-#   text hash     7073208fcb8e39c7
+#   content hash  601ce109d9fc77fc
+#   text hash     15f7609bfb5cff09
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

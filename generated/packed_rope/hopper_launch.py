@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a2f228c694b4cf0c
-#   text hash     5ed4b196ce15340a
+#   content hash  601ce109d9fc77fc
+#   text hash     9cb524f761d9069f
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a2f228c694b4cf0c
-#   text hash     64e691c86fde8d84
+#   content hash  601ce109d9fc77fc
+#   text hash     22572d2f365ec905
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

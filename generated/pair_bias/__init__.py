@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  37f0ff118e26dd03
-#   text hash     46d02be946e98b76
+#   content hash  842e3fbac92bab8f
+#   text hash     4c97f8025162b1df
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  37f0ff118e26dd03
-#   text hash     9beaa648daf96d43
+#   content hash  842e3fbac92bab8f
+#   text hash     1ee920282b8d941d
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

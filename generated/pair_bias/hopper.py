@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  37f0ff118e26dd03
-#   text hash     0c11582eb7228b11
+#   content hash  842e3fbac92bab8f
+#   text hash     68e6b349356fce8e
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  37f0ff118e26dd03
-#   text hash     4d0cb29ada56bcdd
+#   content hash  842e3fbac92bab8f
+#   text hash     7b71fb5df633203c
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  37f0ff118e26dd03
-#   text hash     7be8977bea0f579e
+#   content hash  842e3fbac92bab8f
+#   text hash     c3e34bd5a1e82afb
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  37f0ff118e26dd03
-#   text hash     256aedb92b3b4a2e
+#   content hash  842e3fbac92bab8f
+#   text hash     054ec963522034f0
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

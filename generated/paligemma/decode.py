@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ed3d4821a52da765
-#   text hash     35aa72dfbcbf22e1
+#   content hash  eb25beebcdde469f
+#   text hash     0b6e3deb248aa2f1
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ed3d4821a52da765
-#   text hash     5737b59d765b1b88
+#   content hash  eb25beebcdde469f
+#   text hash     663a12829a13df52
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

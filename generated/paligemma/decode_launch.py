@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ed3d4821a52da765
-#   text hash     f729ecd51a6bb117
+#   content hash  eb25beebcdde469f
+#   text hash     704335b2a1acf485
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ed3d4821a52da765
-#   text hash     f4e657c4bc48418f
+#   content hash  eb25beebcdde469f
+#   text hash     29337b6cce8f0c77
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

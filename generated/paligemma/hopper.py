@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ed3d4821a52da765
-#   text hash     4388756123f8add4
+#   content hash  eb25beebcdde469f
+#   text hash     03e950137296ba2e
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ed3d4821a52da765
-#   text hash     2366680ae2bdce48
+#   content hash  eb25beebcdde469f
+#   text hash     a8b6647f8e384e08
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ed3d4821a52da765
-#   text hash     5e9b1e1304a383f2
+#   content hash  eb25beebcdde469f
+#   text hash     a5176eeb20f8f168
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ed3d4821a52da765
-#   text hash     e6da8aa427af060a
+#   content hash  eb25beebcdde469f
+#   text hash     59e0412aee2eb01a
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

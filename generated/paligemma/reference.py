@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ed3d4821a52da765
-#   text hash     a1e6908fe82c57b0
+#   content hash  eb25beebcdde469f
+#   text hash     18a9d1b48e1d143c
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ed3d4821a52da765
-#   text hash     abd86ef6e4681a46
+#   content hash  eb25beebcdde469f
+#   text hash     e19db7d3c52eac02
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

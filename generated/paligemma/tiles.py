@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ed3d4821a52da765
-#   text hash     c1dd191258a056c8
+#   content hash  eb25beebcdde469f
+#   text hash     094bea8a5bf7ebe7
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

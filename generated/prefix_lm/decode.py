@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1007af74164e1b95
-#   text hash     d00ca61891b8f255
+#   content hash  4c08f5bcbdac6559
+#   text hash     5fcb6536f521f719
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

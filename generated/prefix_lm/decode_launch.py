@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1007af74164e1b95
-#   text hash     84df901f6e8c4ad3
+#   content hash  4c08f5bcbdac6559
+#   text hash     e0ace24873f8ceb5
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

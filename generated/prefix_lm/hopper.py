@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1007af74164e1b95
-#   text hash     9b7eceb3b47a1064
+#   content hash  4c08f5bcbdac6559
+#   text hash     059b833fe041ac34
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

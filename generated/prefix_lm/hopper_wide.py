@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1007af74164e1b95
-#   text hash     7c55e46b994812c0
+#   content hash  4c08f5bcbdac6559
+#   text hash     217d430060eb6474
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1007af74164e1b95
-#   text hash     8a9c8c8d68de100a
+#   content hash  4c08f5bcbdac6559
+#   text hash     4ab25e478cbf18fc
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1007af74164e1b95
-#   text hash     4d35f7028e6c519e
+#   content hash  4c08f5bcbdac6559
+#   text hash     e4b946074d1a9e86
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1007af74164e1b95
-#   text hash     2ad4e694504ab3a6
+#   content hash  4c08f5bcbdac6559
+#   text hash     14e2f272dcea4df8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

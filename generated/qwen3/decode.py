@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3d14683ff85220ee
-#   text hash     e83672ec2b2644da
+#   content hash  88526a00cdcbaf4e
+#   text hash     ddb664181fdb224c
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

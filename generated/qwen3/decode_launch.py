@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3d14683ff85220ee
-#   text hash     9f5702579c82895e
+#   content hash  88526a00cdcbaf4e
+#   text hash     479d5773f01ca60d
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3d14683ff85220ee
-#   text hash     696e0ba1a5528cfc
+#   content hash  88526a00cdcbaf4e
+#   text hash     5026c4c2ffcdad9e
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

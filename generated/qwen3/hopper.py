@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3d14683ff85220ee
-#   text hash     427ff3830a31b437
+#   content hash  88526a00cdcbaf4e
+#   text hash     211381824ba324da
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

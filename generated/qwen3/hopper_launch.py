@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3d14683ff85220ee
-#   text hash     1aa0dbafa19ba406
+#   content hash  88526a00cdcbaf4e
+#   text hash     3120fa329c47c825
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

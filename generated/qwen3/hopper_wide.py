@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3d14683ff85220ee
-#   text hash     ab9e42ca934d41d8
+#   content hash  88526a00cdcbaf4e
+#   text hash     5a4c57893552febc
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

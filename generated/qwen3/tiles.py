@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3d14683ff85220ee
-#   text hash     b6be0150a6b68ec2
+#   content hash  88526a00cdcbaf4e
+#   text hash     42ce540145d427a5
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

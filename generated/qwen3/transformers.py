@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3d14683ff85220ee
-#   text hash     b21af928c9e8f6fd
+#   content hash  88526a00cdcbaf4e
+#   text hash     f5db7e81a631c3c9
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

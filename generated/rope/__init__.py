@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1440c0ffb08e79ac
-#   text hash     5ac895b96b9600dd
+#   content hash  b82fbf72a28c3537
+#   text hash     29b6628e40caeb58
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

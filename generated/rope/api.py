@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1440c0ffb08e79ac
-#   text hash     389d58e80310640e
+#   content hash  b82fbf72a28c3537
+#   text hash     4d65117c78de26dc
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1440c0ffb08e79ac
-#   text hash     e5d7e02fa14d059e
+#   content hash  b82fbf72a28c3537
+#   text hash     1c652210b7657631
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1440c0ffb08e79ac
-#   text hash     782d8e7378bebd39
+#   content hash  b82fbf72a28c3537
+#   text hash     3b67233bec6564e5
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

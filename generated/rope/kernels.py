@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1440c0ffb08e79ac
-#   text hash     7a58546e11ef43d7
+#   content hash  b82fbf72a28c3537
+#   text hash     d61bd64ec19f6a8b
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

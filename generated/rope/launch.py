@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1440c0ffb08e79ac
-#   text hash     ec3c00f8ae00cf89
+#   content hash  b82fbf72a28c3537
+#   text hash     c7fd459caf6c94b3
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

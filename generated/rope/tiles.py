@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1440c0ffb08e79ac
-#   text hash     c261459d2f509ec9
+#   content hash  b82fbf72a28c3537
+#   text hash     4c54fbf93f3482dd
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8b2079e43ad7839b
-#   text hash     5404a99f633fff8f
+#   content hash  4ba848cacb047e8c
+#   text hash     a126e4742689a9e6
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

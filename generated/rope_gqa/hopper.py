@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8b2079e43ad7839b
-#   text hash     e142accf376b2d46
+#   content hash  4ba848cacb047e8c
+#   text hash     5891e172080b1396
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8b2079e43ad7839b
-#   text hash     1e968609cd842bc3
+#   content hash  4ba848cacb047e8c
+#   text hash     72473e32cf322823
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

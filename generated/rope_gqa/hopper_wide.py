@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8b2079e43ad7839b
-#   text hash     41a31fc3e1035c92
+#   content hash  4ba848cacb047e8c
+#   text hash     bff31fb70f2e7fc7
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8b2079e43ad7839b
-#   text hash     1702a16f24cc3bd5
+#   content hash  4ba848cacb047e8c
+#   text hash     b0949f3a23193b43
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8b2079e43ad7839b
-#   text hash     a3012c903d92de57
+#   content hash  4ba848cacb047e8c
+#   text hash     e207f6be7aa8d9e7
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

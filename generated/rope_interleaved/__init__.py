@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  feaf9d6c0a20cf7e
-#   text hash     2f8dbdbcc200a8fc
+#   content hash  7cdcf2e68ac338ba
+#   text hash     399551b823a74b8f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  feaf9d6c0a20cf7e
-#   text hash     1dbd4297c0ef26ba
+#   content hash  7cdcf2e68ac338ba
+#   text hash     24b5e06694477bbb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

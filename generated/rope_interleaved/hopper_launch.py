@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  feaf9d6c0a20cf7e
-#   text hash     72a3d42ddb69f2c7
+#   content hash  7cdcf2e68ac338ba
+#   text hash     9c003e91638e67aa
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

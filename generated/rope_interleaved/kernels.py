@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  feaf9d6c0a20cf7e
-#   text hash     300fc6b667507a35
+#   content hash  7cdcf2e68ac338ba
+#   text hash     42654a6010e501b9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  feaf9d6c0a20cf7e
-#   text hash     d28f50bbd290967d
+#   content hash  7cdcf2e68ac338ba
+#   text hash     83f2f4169d1e93c8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d1f3a3440f592e4a
-#   text hash     b5261413b23055c4
+#   content hash  f29a9e52d15229cc
+#   text hash     e641610f33db15da
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

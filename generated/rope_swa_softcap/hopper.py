@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d1f3a3440f592e4a
-#   text hash     1efbd4d86f465c61
+#   content hash  f29a9e52d15229cc
+#   text hash     6bb2b1ac1b42e107
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d1f3a3440f592e4a
-#   text hash     44ec1bcae6638a7c
+#   content hash  f29a9e52d15229cc
+#   text hash     8d683df02cceba97
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

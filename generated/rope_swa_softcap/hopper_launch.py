@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d1f3a3440f592e4a
-#   text hash     4025b45c21723f36
+#   content hash  f29a9e52d15229cc
+#   text hash     49f973e743c98dca
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d1f3a3440f592e4a
-#   text hash     343e30654f45c8a0
+#   content hash  f29a9e52d15229cc
+#   text hash     0659e3034eb4d02a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d1f3a3440f592e4a
-#   text hash     80a8775b2bb53e34
+#   content hash  f29a9e52d15229cc
+#   text hash     851798bba250a2c4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f16212d330bf8c61
-#   text hash     5ee555d0ad8f2b15
+#   content hash  1a9348657e8114c8
+#   text hash     1a02d7ecc414b0b6
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f16212d330bf8c61
-#   text hash     a12a161403a5e215
+#   content hash  1a9348657e8114c8
+#   text hash     e3e95ccd45485f1c
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f16212d330bf8c61
-#   text hash     134ef066708c5d94
+#   content hash  1a9348657e8114c8
+#   text hash     3380d1edfafdacd7
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

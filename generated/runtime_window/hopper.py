@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f16212d330bf8c61
-#   text hash     3c730f0fb6394547
+#   content hash  1a9348657e8114c8
+#   text hash     29f9f6968dd43197
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

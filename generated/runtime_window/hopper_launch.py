@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f16212d330bf8c61
-#   text hash     19451ac57bd0048a
+#   content hash  1a9348657e8114c8
+#   text hash     b2445c6a10acfe5e
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

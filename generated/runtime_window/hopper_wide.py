@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f16212d330bf8c61
-#   text hash     c98ab103559c857d
+#   content hash  1a9348657e8114c8
+#   text hash     240fbe7734fb86a9
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

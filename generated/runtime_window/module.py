@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f16212d330bf8c61
-#   text hash     8412c3d1b9671f73
+#   content hash  1a9348657e8114c8
+#   text hash     c85f76aee35ad430
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

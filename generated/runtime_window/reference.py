@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f16212d330bf8c61
-#   text hash     6750420be8bb36c4
+#   content hash  1a9348657e8114c8
+#   text hash     9b22e47aa945c40e
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

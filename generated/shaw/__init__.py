@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c2815dbf451b65f5
-#   text hash     f35e8d3e726e3b27
+#   content hash  33034b064bf96cb3
+#   text hash     f2636162e9296946
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

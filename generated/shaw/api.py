@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c2815dbf451b65f5
-#   text hash     7b37a0edf251cf7b
+#   content hash  33034b064bf96cb3
+#   text hash     030449cf72a8a4e7
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c2815dbf451b65f5
-#   text hash     93a0a63b17291e8e
+#   content hash  33034b064bf96cb3
+#   text hash     3f5913f6c458c8f2
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

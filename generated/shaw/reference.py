@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c2815dbf451b65f5
-#   text hash     12d6475f30faac39
+#   content hash  33034b064bf96cb3
+#   text hash     6c6c9de9061e65d1
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c2815dbf451b65f5
-#   text hash     41c136d219ced728
+#   content hash  33034b064bf96cb3
+#   text hash     a06142c2608d41ab
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

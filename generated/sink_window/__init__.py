@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fac7f53b570bf442
-#   text hash     44459229168a59bb
+#   content hash  771d1c6c9b5072ab
+#   text hash     66d2f32410eb1c7f
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

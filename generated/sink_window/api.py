@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fac7f53b570bf442
-#   text hash     f1521fcf0b7552c7
+#   content hash  771d1c6c9b5072ab
+#   text hash     6e547d766b5ef77b
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fac7f53b570bf442
-#   text hash     335bcceb00e5c290
+#   content hash  771d1c6c9b5072ab
+#   text hash     8fcefd4a70deae9c
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fac7f53b570bf442
-#   text hash     a5d3628a72408782
+#   content hash  771d1c6c9b5072ab
+#   text hash     6cb2f1eba98fc3a0
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

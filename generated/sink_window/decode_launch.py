@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fac7f53b570bf442
-#   text hash     1363737c9c426aae
+#   content hash  771d1c6c9b5072ab
+#   text hash     c7ab2c1c5dd4218e
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

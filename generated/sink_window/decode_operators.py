@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fac7f53b570bf442
-#   text hash     13c3cdcff2f68734
+#   content hash  771d1c6c9b5072ab
+#   text hash     53949c72df9ef9e4
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

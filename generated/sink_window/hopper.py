@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fac7f53b570bf442
-#   text hash     39dd726686cea4ae
+#   content hash  771d1c6c9b5072ab
+#   text hash     b7124ae4c574b86e
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fac7f53b570bf442
-#   text hash     023412a03405c008
+#   content hash  771d1c6c9b5072ab
+#   text hash     b84f4800f92be069
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

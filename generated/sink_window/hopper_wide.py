@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fac7f53b570bf442
-#   text hash     c4577ba4f42ddcde
+#   content hash  771d1c6c9b5072ab
+#   text hash     dd4a6747f55cf59f
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

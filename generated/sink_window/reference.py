@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fac7f53b570bf442
-#   text hash     4eabf18cb8f9aac0
+#   content hash  771d1c6c9b5072ab
+#   text hash     719396ce5c37369d
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fac7f53b570bf442
-#   text hash     ba5210287416ff64
+#   content hash  771d1c6c9b5072ab
+#   text hash     5327e912922381cf
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e18a3398063a29aa
-#   text hash     9a746222bc2a6599
+#   content hash  3551b778b1806dc5
+#   text hash     1a909e65044829c9
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e18a3398063a29aa
-#   text hash     45eb1dc8f255016a
+#   content hash  3551b778b1806dc5
+#   text hash     068d2e48651b82c3
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e18a3398063a29aa
-#   text hash     25f1d58e8e348367
+#   content hash  3551b778b1806dc5
+#   text hash     5223ada1cb0785ef
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e18a3398063a29aa
-#   text hash     84612858c42d8489
+#   content hash  3551b778b1806dc5
+#   text hash     b91b86e67e1319fc
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e18a3398063a29aa
-#   text hash     bb98ebe27bb32398
+#   content hash  3551b778b1806dc5
+#   text hash     9301dca714e9205c
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e18a3398063a29aa
-#   text hash     229a7e36bcfd7038
+#   content hash  3551b778b1806dc5
+#   text hash     828ef2f40e41c725
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

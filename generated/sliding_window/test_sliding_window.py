@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e18a3398063a29aa
-#   text hash     4f1ba9b62927fcd9
+#   content hash  3551b778b1806dc5
+#   text hash     d42addeeb32c52eb
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e18a3398063a29aa
-#   text hash     486ec7c4c22324ac
+#   content hash  3551b778b1806dc5
+#   text hash     33df0b07c93e32d0
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3bc4bd79d2af7adf
-#   text hash     ccce0e7ca3d6ef12
+#   content hash  45378fc1a474d99a
+#   text hash     f6ab4fe279306ef1
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3bc4bd79d2af7adf
-#   text hash     e62acc9bbe4e76a2
+#   content hash  45378fc1a474d99a
+#   text hash     4c51b6c45e7c718c
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

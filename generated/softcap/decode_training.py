@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3bc4bd79d2af7adf
-#   text hash     25a04548a64dab2e
+#   content hash  45378fc1a474d99a
+#   text hash     b0817ef9043966bb
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3bc4bd79d2af7adf
-#   text hash     1a903186492f8c7d
+#   content hash  45378fc1a474d99a
+#   text hash     1cf67b1d582f5b04
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

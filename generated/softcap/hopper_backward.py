@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3bc4bd79d2af7adf
-#   text hash     2a10e2aaf252ac62
+#   content hash  45378fc1a474d99a
+#   text hash     8e3670e013de47b3
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3bc4bd79d2af7adf
-#   text hash     976868e6a49abb30
+#   content hash  45378fc1a474d99a
+#   text hash     e2314633e9b21af1
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

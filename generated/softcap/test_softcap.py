@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3bc4bd79d2af7adf
-#   text hash     5a4f69032eeec56d
+#   content hash  45378fc1a474d99a
+#   text hash     63924cae2af85f38
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  87a7c2ea9db882d1
-#   text hash     e85089d09c812a01
+#   content hash  4dbfa78c86fac086
+#   text hash     48a69a4fba3a16fd
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  87a7c2ea9db882d1
-#   text hash     1f878776ed44ef8f
+#   content hash  4dbfa78c86fac086
+#   text hash     fbd4d1717920b9a2
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

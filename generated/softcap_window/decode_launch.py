@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  87a7c2ea9db882d1
-#   text hash     23e741c22d0a98d2
+#   content hash  4dbfa78c86fac086
+#   text hash     275315b3111bc1a4
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  87a7c2ea9db882d1
-#   text hash     4df5c52f3b690f1f
+#   content hash  4dbfa78c86fac086
+#   text hash     a3f158bc240ffb7a
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  87a7c2ea9db882d1
-#   text hash     ea8016c4797791c4
+#   content hash  4dbfa78c86fac086
+#   text hash     8ba81a9b46bb06b1
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

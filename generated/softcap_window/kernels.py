@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  87a7c2ea9db882d1
-#   text hash     7511eb960fcf2246
+#   content hash  4dbfa78c86fac086
+#   text hash     27090f484e0d3bd2
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

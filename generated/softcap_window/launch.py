@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  87a7c2ea9db882d1
-#   text hash     56d9c26c86895e8c
+#   content hash  4dbfa78c86fac086
+#   text hash     82c1c5203c7b0120
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

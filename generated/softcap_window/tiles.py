@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  87a7c2ea9db882d1
-#   text hash     128f905373027307
+#   content hash  4dbfa78c86fac086
+#   text hash     90df45b4ff072aab
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

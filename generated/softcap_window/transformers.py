@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  87a7c2ea9db882d1
-#   text hash     4b65daa4e0beceb0
+#   content hash  4dbfa78c86fac086
+#   text hash     d63eda2d4eb9164d
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

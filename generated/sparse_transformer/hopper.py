@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  12ff7a7c1fb02bb4
-#   text hash     f91ec06783978742
+#   content hash  c632f210c2d12a3b
+#   text hash     424d06ebcfce1204
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

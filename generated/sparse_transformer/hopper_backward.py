@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  12ff7a7c1fb02bb4
-#   text hash     ab9c671b611a5a38
+#   content hash  c632f210c2d12a3b
+#   text hash     27b9229ac5621d97
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  12ff7a7c1fb02bb4
-#   text hash     a11bd089ffdc3fd4
+#   content hash  c632f210c2d12a3b
+#   text hash     e12c15e00275f6b0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  12ff7a7c1fb02bb4
-#   text hash     6d47e9427533b87a
+#   content hash  c632f210c2d12a3b
+#   text hash     5d81756a15e40ee2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  12ff7a7c1fb02bb4
-#   text hash     f7b5765bc0c27e19
+#   content hash  c632f210c2d12a3b
+#   text hash     b2b9224648048a22
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

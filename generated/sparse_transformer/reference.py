@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  12ff7a7c1fb02bb4
-#   text hash     418fb5c2e8dabdb9
+#   content hash  c632f210c2d12a3b
+#   text hash     628e41e13e4e5124
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

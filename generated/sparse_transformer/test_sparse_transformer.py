@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  12ff7a7c1fb02bb4
-#   text hash     3756a49f7eb5fb41
+#   content hash  c632f210c2d12a3b
+#   text hash     14f215de1b6cf403
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

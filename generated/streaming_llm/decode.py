@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e03596627a6a9395
-#   text hash     5be9124547e3cfb3
+#   content hash  17882534a76b85a5
+#   text hash     2c14f5af12fbaa05
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e03596627a6a9395
-#   text hash     920ec0d521e90afb
+#   content hash  17882534a76b85a5
+#   text hash     15c7f572acd02091
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e03596627a6a9395
-#   text hash     73e897afbe163443
+#   content hash  17882534a76b85a5
+#   text hash     458c8d01ff95f92d
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e03596627a6a9395
-#   text hash     f70c94547bbc1893
+#   content hash  17882534a76b85a5
+#   text hash     bbd4dbfa3237c6af
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e03596627a6a9395
-#   text hash     9149620d7abff543
+#   content hash  17882534a76b85a5
+#   text hash     b80b84d65eea7c26
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e03596627a6a9395
-#   text hash     df9e5c2249aa999a
+#   content hash  17882534a76b85a5
+#   text hash     a402ef419f5fd32a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

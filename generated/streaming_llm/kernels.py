@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e03596627a6a9395
-#   text hash     af677dfc661371cf
+#   content hash  17882534a76b85a5
+#   text hash     42885d5cd954fddd
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e03596627a6a9395
-#   text hash     7f7a1a0bc532b312
+#   content hash  17882534a76b85a5
+#   text hash     bbd412b41524055d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

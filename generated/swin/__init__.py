@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d2a864ceef5285ee
-#   text hash     8498828d3cb66d27
+#   content hash  345d0c07a9aad4e4
+#   text hash     f01dd6fd4c02911f
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d2a864ceef5285ee
-#   text hash     b5b57e2eae26891d
+#   content hash  345d0c07a9aad4e4
+#   text hash     0949074e08a5ad74
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d2a864ceef5285ee
-#   text hash     dcd86f5b2f0899cd
+#   content hash  345d0c07a9aad4e4
+#   text hash     e289ea3ad8ea736c
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d2a864ceef5285ee
-#   text hash     305eabc44885478b
+#   content hash  345d0c07a9aad4e4
+#   text hash     61affab07754189f
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

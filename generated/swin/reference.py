@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d2a864ceef5285ee
-#   text hash     7e0e22a6b9796e59
+#   content hash  345d0c07a9aad4e4
+#   text hash     00aa5fe6feb22735
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

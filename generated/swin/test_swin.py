@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d2a864ceef5285ee
-#   text hash     752c6bcb58d16537
+#   content hash  345d0c07a9aad4e4
+#   text hash     910d3939f93fde8d
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d2a864ceef5285ee
-#   text hash     4eda308ba818c094
+#   content hash  345d0c07a9aad4e4
+#   text hash     afbe5d246c14e04c
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  db56c89863c7c064
-#   text hash     6171a64d344ac562
+#   content hash  3bcdc4c7d9160c7c
+#   text hash     bd25852eae5e99c1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  db56c89863c7c064
-#   text hash     58088e6aef7d6136
+#   content hash  3bcdc4c7d9160c7c
+#   text hash     a6c3d1d24835ab55
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  db56c89863c7c064
-#   text hash     7920e6f67aa8f296
+#   content hash  3bcdc4c7d9160c7c
+#   text hash     49e1935e483331af
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  db56c89863c7c064
-#   text hash     19ec065ff79a30de
+#   content hash  3bcdc4c7d9160c7c
+#   text hash     91b7bf6e29d1393b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

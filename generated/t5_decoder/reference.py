@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  db56c89863c7c064
-#   text hash     740ae8abf800cbb0
+#   content hash  3bcdc4c7d9160c7c
+#   text hash     388703d4f8fc961a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  db56c89863c7c064
-#   text hash     8d03ac0543b82d60
+#   content hash  3bcdc4c7d9160c7c
+#   text hash     d4b9b61f14c733c2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  88db0b7b1b3104b2
-#   text hash     1d8a1319b107922c
+#   content hash  2c56c3436e7885d9
+#   text hash     03898af2cf6a4963
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  88db0b7b1b3104b2
-#   text hash     ebd2cd72dce7211c
+#   content hash  2c56c3436e7885d9
+#   text hash     29bc2bc4ebe14784
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  88db0b7b1b3104b2
-#   text hash     6b2dabcc9ac6b588
+#   content hash  2c56c3436e7885d9
+#   text hash     155097c8a700283a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  88db0b7b1b3104b2
-#   text hash     92030e6d6821d8d7
+#   content hash  2c56c3436e7885d9
+#   text hash     0377fdaf0b30219d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  88db0b7b1b3104b2
-#   text hash     1913a9ac03e7d684
+#   content hash  2c56c3436e7885d9
+#   text hash     06b25431c8d859a7
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

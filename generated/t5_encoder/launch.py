@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  88db0b7b1b3104b2
-#   text hash     a1a97c6385ccc18f
+#   content hash  2c56c3436e7885d9
+#   text hash     c2ead994e60afbe8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  88db0b7b1b3104b2
-#   text hash     af9363c94c2eda30
+#   content hash  2c56c3436e7885d9
+#   text hash     6ad054d834653514
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

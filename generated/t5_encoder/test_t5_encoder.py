@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  88db0b7b1b3104b2
-#   text hash     fd9078f99e0ed801
+#   content hash  2c56c3436e7885d9
+#   text hash     40e346c01154daba
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6fabbbdd84a0f69a
-#   text hash     7cb1cd382a4e87d0
+#   content hash  9ffd0fffdd3c1d52
+#   text hash     2d328ee498742e1b
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

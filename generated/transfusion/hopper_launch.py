@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6fabbbdd84a0f69a
-#   text hash     072f34780baae633
+#   content hash  9ffd0fffdd3c1d52
+#   text hash     0b245f88dcd166a6
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

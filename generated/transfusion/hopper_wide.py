@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6fabbbdd84a0f69a
-#   text hash     76512f33082fc173
+#   content hash  9ffd0fffdd3c1d52
+#   text hash     07a9bb8b5742492e
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

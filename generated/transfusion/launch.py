@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6fabbbdd84a0f69a
-#   text hash     ed4c14ae8ef641fe
+#   content hash  9ffd0fffdd3c1d52
+#   text hash     9627f91dde91933b
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6fabbbdd84a0f69a
-#   text hash     ee513ba13394a04d
+#   content hash  9ffd0fffdd3c1d52
+#   text hash     ce651b07ccf970be
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6fabbbdd84a0f69a
-#   text hash     0520651959608437
+#   content hash  9ffd0fffdd3c1d52
+#   text hash     6117497ae40ebaf5
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b05616cfd27340a8
-#   text hash     ed97dc21ac752b4b
+#   content hash  63e13c010da97888
+#   text hash     c2d8fd2abeaf6aa4
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

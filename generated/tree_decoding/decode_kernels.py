@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b05616cfd27340a8
-#   text hash     8eeb1f610c4449da
+#   content hash  63e13c010da97888
+#   text hash     d585c30d9ddc3d56
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

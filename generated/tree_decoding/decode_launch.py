@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b05616cfd27340a8
-#   text hash     8016358ed6390761
+#   content hash  63e13c010da97888
+#   text hash     7bcb81d44d3d68e8
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

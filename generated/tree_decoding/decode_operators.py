@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b05616cfd27340a8
-#   text hash     da05787614929480
+#   content hash  63e13c010da97888
+#   text hash     64fce89df35ee657
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

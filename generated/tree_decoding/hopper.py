@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b05616cfd27340a8
-#   text hash     51babff458ba01fe
+#   content hash  63e13c010da97888
+#   text hash     6b9f4b8feb55fe17
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b05616cfd27340a8
-#   text hash     478ffd70935f8b20
+#   content hash  63e13c010da97888
+#   text hash     bf46886803f21545
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

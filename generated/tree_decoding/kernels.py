@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b05616cfd27340a8
-#   text hash     8d6bbe3a0523378a
+#   content hash  63e13c010da97888
+#   text hash     940af71d727c68d4
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b05616cfd27340a8
-#   text hash     bec2c53ed6e5bc61
+#   content hash  63e13c010da97888
+#   text hash     18ad7da4a943c44a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b05616cfd27340a8
-#   text hash     54a116226f4ba0c4
+#   content hash  63e13c010da97888
+#   text hash     80c1f467f876cf9a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

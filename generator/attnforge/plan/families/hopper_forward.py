@@ -220,7 +220,7 @@ class Forward:
             "order": hopper_order.visited(self.loops.tiles) + (hopper_steady.told(a) if self.steady else ""),
             "first_takes": ", ".join(self._first_taken),
             "weigh_takes": ", ".join((*self.step.own, "terms", "BLOCK_N")),
-            "steady": ", ".join(self._steadily_taken) if self.steady else "",
+            "weigh_on_takes": ", ".join(self._steadily_taken) if self.steady else "",
             "twice": "True" if self.steady and not self.cut else "",
             "scale_log2": "scale_log2" if self._in_log2 else a.scale_log2,
             "adds": str(bool(self.begin)),

@@ -200,10 +200,10 @@ def cached_calls(keywords: set[str], kv_heads: int) -> Iterator[Call]:
     turned = torch.randn(1280, 8)
     more = {"cos": turned.cos(), "sin": turned.sin(), "sinks": torch.zeros(4), "window": 20}
     more |= {"prefix_len": torch.tensor([3, 5]), "rel_bias": torch.zeros(4, 32)}
-    more |= {"tree_mask": torch.ones(2, 5, 5, dtype=torch.bool)}
+    more |= {"tree_mask": torch.ones(2, 5, 5, dtype=torch.bool), "log_decay": -torch.rand(2, 1280, 4)}
     more = {name: x for name, x in more.items() if name in keywords} | {"return_lse": True}
     more["seq_lens"] = torch.tensor([30, 40], dtype=torch.int32)
-    first = {name: more[name][:1] for name in ("seq_lens", "prefix_len", "tree_mask") if name in more}
+    first = {name: more[name][:1] for name in ("seq_lens", "prefix_len", "tree_mask", "log_decay") if name in more}
     q, (k, v) = torch.randn(2, 3, 4, 16).half(), torch.randn(2, 2, 1280, kv_heads, 16).half()
     yield Call(SMALL, (q, k, v), more, ())
     # each like the one before it, but for what is given, or for a place
@@ -218,6 +218,10 @@ def cached_calls(keywords: set[str], kv_heads: int) -> Iterator[Call]:
     yield Call(SMALL, (q[:1], k, v), more | first, ())
     yield Call(SMALL, (q, k, v), {**more, "return_lse": False}, ())
     paged = {**more, "page_table": torch.arange(160, dtype=torch.int32).view(2, 80)}
+    if "log_decay" in more:
+        by_heads = more["log_decay"].transpose(1, 2).contiguous().transpose(1, 2)
+        yield Call(SMALL, (q, k, v), {**more, "log_decay": by_heads}, ())
+        paged["log_decay"] = more["log_decay"].reshape(160, 16, 4)
     k, v = (x.reshape(160, 16, kv_heads, 16) for x in (k, v))
     yield Call(SMALL, (q, k, v), paged, ())
     cuts = {"cu_seqlens_q": torch.tensor([0, 1, 6], dtype=torch.int32), "max_seqlen_q": 5}

@@ -92,9 +92,9 @@ def _by_key(given: Input) -> bool:
     return any(row in ("key", "token") for row in given.rows)
 
 
-def _sizes(axes: Sequence[Axis], heads: dict[str, str], prefix: str = "") -> list[str]:
-    """Texts of the sizes of axes of heads and tables."""
-    return [prefix + heads[axis.kind] if axis.kind in heads else str(axis.size) for axis in axes]
+def _sizes(axes: Sequence[Axis], counts: dict[str, str]) -> list[str]:
+    """Texts of the sizes of axes, by the counts of kinds that have no size of their own."""
+    return [counts.get(axis.kind, str(axis.size)) for axis in axes]
 
 
 def _projection(given: Input, axes: Sequence[Axis], heads: dict[str, str]) -> Projection:
@@ -104,8 +104,9 @@ def _projection(given: Input, axes: Sequence[Axis], heads: dict[str, str]) -> Pr
         # sums along tokens are logarithms of what gates leave, which 16 bits would lose near 0
         value = f"torch.nn.functional.logsigmoid({value}.float())"
     columns = [axis for axis in axes if axis.kind not in ("batch", *given.rows)]
+    own = {kind: f"self.{count}" for kind, count in heads.items()}
     if len(columns) != 1:
-        shape = ", ".join(_sizes(columns, heads, "self."))
+        shape = ", ".join(_sizes(columns, own))
         value += f".unflatten(-1, ({shape}))" if columns else ".squeeze(-1)"
     # x has its columns last
     before = [axis for axis in axes if axis not in columns]
@@ -113,9 +114,7 @@ def _projection(given: Input, axes: Sequence[Axis], heads: dict[str, str]) -> Pr
     order = tuple([*before, *columns].index(axis) for axis in axes)
     if order != tuple(range(len(order))):
         value += f".permute{order}"
-    counts = heads | {"batch": "batch", "key": "size", "token": "size"}
-    prefixes = dict.fromkeys(heads, "self.")
-    sizes = [prefixes.get(axis.kind, "") + counts.get(axis.kind, str(axis.size)) for axis in axes]
+    sizes = _sizes(axes, own | {"batch": "batch", "key": "size", "token": "size"})
     places = tuple(i for kind in ("batch", "key", "token") for i, axis in enumerate(axes) if axis.kind == kind)
     kept = ", ".join(sizes) if _by_key(given) else ""
     return Projection(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  23ca04a56390b0ae
-#   text hash     90c4bc1ae3b6836c
+#   content hash  1bc9f6d43b43a19f
+#   text hash     b66caf69081c0223
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

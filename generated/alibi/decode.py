@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  23ca04a56390b0ae
-#   text hash     cc6c1826229bc3ab
+#   content hash  1bc9f6d43b43a19f
+#   text hash     25d10c75fc6d2bbf
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  23ca04a56390b0ae
-#   text hash     5522edeac7ac4899
+#   content hash  1bc9f6d43b43a19f
+#   text hash     aadedb4642bf676a
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

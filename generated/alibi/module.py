@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  23ca04a56390b0ae
-#   text hash     a4e5057b8ed043a0
+#   content hash  1bc9f6d43b43a19f
+#   text hash     f5bbc3928ebbc7fc
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  23ca04a56390b0ae
-#   text hash     b047a5125b6b3a68
+#   content hash  1bc9f6d43b43a19f
+#   text hash     9b567616066759e3
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5d0dd3729ffdccc3
-#   text hash     67a2e5a0f98c7c63
+#   content hash  001d67e212bfecae
+#   text hash     195f42e539652a31
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5d0dd3729ffdccc3
-#   text hash     a8c16f45c19c8242
+#   content hash  001d67e212bfecae
+#   text hash     9f9b5cb6c4a0df0a
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5d0dd3729ffdccc3
-#   text hash     91b1af5f022c0bc4
+#   content hash  001d67e212bfecae
+#   text hash     801a80a19b64786b
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

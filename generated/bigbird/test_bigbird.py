@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5d0dd3729ffdccc3
-#   text hash     c4564c471f4c250e
+#   content hash  001d67e212bfecae
+#   text hash     6f037b714f41dd7e
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5d0dd3729ffdccc3
-#   text hash     001a1ae847eacdb2
+#   content hash  001d67e212bfecae
+#   text hash     016583dadaeae68f
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ac7934df37698795
-#   text hash     aea9d00b92e462cd
+#   content hash  00c610c7262fe17d
+#   text hash     a3443519ec39e4b5
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

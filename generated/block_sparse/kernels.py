@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ac7934df37698795
-#   text hash     6e4698c6a384febf
+#   content hash  00c610c7262fe17d
+#   text hash     fd6d5fb461f17353
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ac7934df37698795
-#   text hash     2f639b2eb6e0b866
+#   content hash  00c610c7262fe17d
+#   text hash     4c325da1c7735d80
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

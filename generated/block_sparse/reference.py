@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ac7934df37698795
-#   text hash     55b0b6a31cbec140
+#   content hash  00c610c7262fe17d
+#   text hash     dea5aabb85a36079
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

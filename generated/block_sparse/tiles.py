@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ac7934df37698795
-#   text hash     73ddc5babe641e02
+#   content hash  00c610c7262fe17d
+#   text hash     f27bf6eb16ef9a2b
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

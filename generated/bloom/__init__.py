@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f40b4b3a4dc616a9
-#   text hash     aefbe8f8ddc4e803
+#   content hash  de62b6ccd04f7ebc
+#   text hash     6e55c992314d0362
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

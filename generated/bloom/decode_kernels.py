@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f40b4b3a4dc616a9
-#   text hash     05d9fed7974304cc
+#   content hash  de62b6ccd04f7ebc
+#   text hash     7db8d2022fd00868
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f40b4b3a4dc616a9
-#   text hash     6112147b3064e98a
+#   content hash  de62b6ccd04f7ebc
+#   text hash     703a656cc5c9d42f
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

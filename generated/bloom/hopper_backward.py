@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f40b4b3a4dc616a9
-#   text hash     b40c9450421eee0d
+#   content hash  de62b6ccd04f7ebc
+#   text hash     504d878c2e97bb2b
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

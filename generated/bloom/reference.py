@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f40b4b3a4dc616a9
-#   text hash     dc566d3eda603f1b
+#   content hash  de62b6ccd04f7ebc
+#   text hash     cf1e4ee0676bb54f
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ae0c5800bbe45ad4
-#   text hash     c889b09565fa5bfc
+#   content hash  b8284b56bd50d91c
+#   text hash     2588f5a9a1a11941
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ae0c5800bbe45ad4
-#   text hash     770860022201a8fa
+#   content hash  b8284b56bd50d91c
+#   text hash     090de6c2b457fd0b
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

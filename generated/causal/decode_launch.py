@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ae0c5800bbe45ad4
-#   text hash     b8b943cd7e3584a5
+#   content hash  b8284b56bd50d91c
+#   text hash     610f9592ad54b155
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ae0c5800bbe45ad4
-#   text hash     30843a65a8c064c4
+#   content hash  b8284b56bd50d91c
+#   text hash     130f4d6ae138c924
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

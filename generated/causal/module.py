@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ae0c5800bbe45ad4
-#   text hash     f9624e802ce162e5
+#   content hash  b8284b56bd50d91c
+#   text hash     aac6ae9c8f4f206a
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ae0c5800bbe45ad4
-#   text hash     bcd4ac69a34667f3
+#   content hash  b8284b56bd50d91c
+#   text hash     bd234d2881f8b033
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7cafeeaa89d2e282
-#   text hash     0d45a65754f2f674
+#   content hash  f10703df087b7685
+#   text hash     6f9bfc2d80d8392f
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7cafeeaa89d2e282
-#   text hash     2c4c75da3e2d1109
+#   content hash  f10703df087b7685
+#   text hash     704d42e219d08106
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7cafeeaa89d2e282
-#   text hash     73164bebd2e8a9b0
+#   content hash  f10703df087b7685
+#   text hash     7bffa3ec7dbb72e5
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7cafeeaa89d2e282
-#   text hash     15cc0e284fe498fc
+#   content hash  f10703df087b7685
+#   text hash     eed31ef2347dfe60
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7cafeeaa89d2e282
-#   text hash     9cd55cab8ed2e295
+#   content hash  f10703df087b7685
+#   text hash     0a709b03aafe9937
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

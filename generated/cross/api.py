@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2c445dad3acbab58
-#   text hash     4b5a47daccf1f2d5
+#   content hash  a66b9f5ecd0a6cf7
+#   text hash     e13a2ef5ac65fc47
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2c445dad3acbab58
-#   text hash     59c7ccd5caebf135
+#   content hash  a66b9f5ecd0a6cf7
+#   text hash     f3366bb538d47175
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

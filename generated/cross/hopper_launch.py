@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2c445dad3acbab58
-#   text hash     85ec8e24392d073b
+#   content hash  a66b9f5ecd0a6cf7
+#   text hash     3c09f6a17513af3a
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2c445dad3acbab58
-#   text hash     2922ba4aeca70b01
+#   content hash  a66b9f5ecd0a6cf7
+#   text hash     15891d7707bf7b74
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2c445dad3acbab58
-#   text hash     9fcf6c14ab3b26ef
+#   content hash  a66b9f5ecd0a6cf7
+#   text hash     c4c308182538400f
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b82e63276dd6ebe5
-#   text hash     9b930e6b71374821
+#   content hash  ab44cc15ebb724d1
+#   text hash     524383eefd488788
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b82e63276dd6ebe5
-#   text hash     8cc89309de3e7d73
+#   content hash  ab44cc15ebb724d1
+#   text hash     2657097394d98d62
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b82e63276dd6ebe5
-#   text hash     9cf84a9c4db2506e
+#   content hash  ab44cc15ebb724d1
+#   text hash     eb9e994fc9e87e2a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

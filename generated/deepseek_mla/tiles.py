@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b82e63276dd6ebe5
-#   text hash     e119ce4196050ad8
+#   content hash  ab44cc15ebb724d1
+#   text hash     300e55755fd887c7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

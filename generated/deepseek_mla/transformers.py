@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b82e63276dd6ebe5
-#   text hash     9cd33080814d51c7
+#   content hash  ab44cc15ebb724d1
+#   text hash     801d87e04846633f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  a84fb270a6ae0422
-#   text hash     6219ba5af681ad37
+#   content hash  9966e76ac18eb04f
+#   text hash     83df7d38694c95a8
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

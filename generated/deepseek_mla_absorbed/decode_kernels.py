@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  a84fb270a6ae0422
-#   text hash     3c51cceb1b2f8f65
+#   content hash  9966e76ac18eb04f
+#   text hash     4ae42c95ef372211
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

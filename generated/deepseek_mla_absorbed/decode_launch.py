@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  a84fb270a6ae0422
-#   text hash     12adfdaedaebbc6b
+#   content hash  9966e76ac18eb04f
+#   text hash     e7dd834ae32aa680
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

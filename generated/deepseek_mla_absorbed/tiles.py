@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  a84fb270a6ae0422
-#   text hash     a0bf8f2ce135fcf7
+#   content hash  9966e76ac18eb04f
+#   text hash     e124fe7e36d4c229
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f09ce8aca5d6061f
-#   text hash     5424b77cfc333273
+#   content hash  603676e40789fef9
+#   text hash     3739b3c99741cf69
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

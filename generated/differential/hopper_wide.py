@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f09ce8aca5d6061f
-#   text hash     0eb28024e5e6133f
+#   content hash  603676e40789fef9
+#   text hash     261f70d7efcde3c3
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

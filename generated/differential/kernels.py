@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f09ce8aca5d6061f
-#   text hash     993e01744125e95e
+#   content hash  603676e40789fef9
+#   text hash     347393ade2faa3fc
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f09ce8aca5d6061f
-#   text hash     288d7bc683c1558e
+#   content hash  603676e40789fef9
+#   text hash     054d1995e735f693
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f09ce8aca5d6061f
-#   text hash     0d6d73a79ca3762e
+#   content hash  603676e40789fef9
+#   text hash     ce50178bf3640377
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

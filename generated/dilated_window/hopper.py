@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ac2aab7bd5d30b77
-#   text hash     5471e9e53f662c64
+#   content hash  ea546dde8eb4d420
+#   text hash     6de263b2aed69b47
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

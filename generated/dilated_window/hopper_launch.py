@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ac2aab7bd5d30b77
-#   text hash     e983c4a49475caf0
+#   content hash  ea546dde8eb4d420
+#   text hash     4f448b0887b7da4e
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ac2aab7bd5d30b77
-#   text hash     5c6f8e37d1adde9a
+#   content hash  ea546dde8eb4d420
+#   text hash     995ffe82966cbfbc
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ac2aab7bd5d30b77
-#   text hash     5d97842c4c9898da
+#   content hash  ea546dde8eb4d420
+#   text hash     362fe78c57b24804
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

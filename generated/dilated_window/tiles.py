@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ac2aab7bd5d30b77
-#   text hash     3ebbdb47fb78c3eb
+#   content hash  ea546dde8eb4d420
+#   text hash     6f9721c61ca52849
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2d0f4c0435426c8e
-#   text hash     a0778dd472396351
+#   content hash  0c7bb6ff68f5cc88
+#   text hash     a05653e312fb4b74
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2d0f4c0435426c8e
-#   text hash     ec03fc35b71edf7d
+#   content hash  0c7bb6ff68f5cc88
+#   text hash     f472a60366dea2f5
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2d0f4c0435426c8e
-#   text hash     33ab3c2bff64a3d9
+#   content hash  0c7bb6ff68f5cc88
+#   text hash     4941e6039bc6bd5d
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  87bf2886dda281e8
-#   text hash     35d5b8deaf970e57
+#   content hash  d556c4c793203200
+#   text hash     676e01abe17efc14
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

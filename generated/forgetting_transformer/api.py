@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4b1486b8c64233b3
-#   text hash     43e4d6bec0f728d8
+#   content hash  d092f2e2707d0f84
+#   text hash     85f76f096e642562
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

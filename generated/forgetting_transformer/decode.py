@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4b1486b8c64233b3
-#   text hash     16db389384bad0f9
+#   content hash  d092f2e2707d0f84
+#   text hash     1e1f5b88b3467df0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

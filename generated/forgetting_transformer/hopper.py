@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4b1486b8c64233b3
-#   text hash     ba977c36bfb3e151
+#   content hash  d092f2e2707d0f84
+#   text hash     edc82ef25f5910c6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -62,8 +62,9 @@ Symbols
                        keys
     STEADY             whether m stays what it is for all rows of a tile
     outgrown           whether a row's weights add up to too much of what they are measured from
-    asks, asked        1 where a row asks for a second pass; whether one of a worker does, for each worker
+    asks, asked        1 where a row asks for a second pass; the same of all workers' rows
     asked_ready        a barrier that all workers have told
+    verdicts           for each stage and worker which rows have outgrown their first keys
     AGAIN              whether this is the second pass through the program's tiles
     counts             how many tiles there were before a pass, or are after it
     first_lse          what the first pass left in the place of the LSE
@@ -105,19 +106,26 @@ def add_digits(place, step, order):
 
 
 @gluon.jit
+def outgrew(verdicts, stage, WORKERS: gl.constexpr):
+    """1 if some worker has told that one of the 64 rows which it had of a stage has outgrown its first keys; else 0."""
+    found = 0
+    for worker in gl.static_range(WORKERS):
+        told = verdicts.index(stage * WORKERS + worker).load(gl.BlockedLayout([2], [32], [gl.num_warps()], [0]))
+        found |= tl.max(told, 0)
+    return found
+
+
+@gluon.jit
 def heard(asked, asked_ready, WORKERS: gl.constexpr):
     """Whether some worker asks for a second pass, once all have told."""
     mbarrier.wait(asked_ready, 0)
-    found = 0
-    for i in gl.static_range(WORKERS):
-        found |= tl.max(asked.index(i).load(gl.BlockedLayout([1], [32], [gl.num_warps()], [0])), 0)
-    return found > 0
+    return outgrew(asked, 0, WORKERS) > 0
 
 
 @gluon.jit
 def ask(asked, asked_ready, asks, WORKERS: gl.constexpr, WORKER: gl.constexpr):
-    """Tell whether some row of this worker asks for one, and hear the others."""
-    asked.index(WORKER).store(gl.full([1], tl.max(asks, 0), gl.int32, gl.BlockedLayout([1], [32], [4], [0])))
+    """Tell whether rows of this worker ask for one, and hear the others."""
+    asked.index(WORKER).store(asks)
     mbarrier.arrive(asked_ready, count=1)
     return heard(asked, asked_ready, WORKERS)
 
@@ -657,7 +665,7 @@ def forward(
     v_buffer = gl.allocate_shared_memory(v_desc.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_DV], v_desc.layout)
     added_ready = barriers(STAGES, 1)
     k_added_buffer = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    asked = gl.allocate_shared_memory(gl.int32, [4, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    asked = gl.allocate_shared_memory(gl.int32, [WORKERS, 64], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     asked_ready = barriers(1, WORKERS).index(0)
     queries = (q_buffer, barriers(Q_STAGES, 1), barriers(Q_STAGES, WORKERS), asked, asked_ready)
     buffers = (

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4b1486b8c64233b3
-#   text hash     19755db5c6dcaa1c
+#   content hash  d092f2e2707d0f84
+#   text hash     cfa419f01a2ae1c5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

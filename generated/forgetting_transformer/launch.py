@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4b1486b8c64233b3
-#   text hash     70a3b41270ad98d3
+#   content hash  d092f2e2707d0f84
+#   text hash     c40b33eb2b422a9f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  02ccf457ba99251d
-#   text hash     bb4d12d63206d343
+#   content hash  8ed06af4c4b29042
+#   text hash     434242a8433dec0b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  02ccf457ba99251d
-#   text hash     5249d1a4f6f7ebd9
+#   content hash  8ed06af4c4b29042
+#   text hash     77a1b765a688a68c
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  02ccf457ba99251d
-#   text hash     25f0449cf1d50c8c
+#   content hash  8ed06af4c4b29042
+#   text hash     103a9b46b3984c43
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

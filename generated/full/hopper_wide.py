@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  02ccf457ba99251d
-#   text hash     f04ef15db53a679c
+#   content hash  8ed06af4c4b29042
+#   text hash     3f4aa21d6cf21d39
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

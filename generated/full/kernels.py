@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  02ccf457ba99251d
-#   text hash     2b3221528e9be3b6
+#   content hash  8ed06af4c4b29042
+#   text hash     3c1b2a33e995170b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

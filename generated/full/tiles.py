@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  02ccf457ba99251d
-#   text hash     58bb4e82f6999730
+#   content hash  8ed06af4c4b29042
+#   text hash     0949c09bfbed5be2
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f843b9b5adfb92ee
-#   text hash     0816a3f89cd35ac0
+#   content hash  bfd4f452dd59e130
+#   text hash     c355117bdc92cb0b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f843b9b5adfb92ee
-#   text hash     6fe1c5a7009b1a67
+#   content hash  bfd4f452dd59e130
+#   text hash     28a20890620e4dcf
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f843b9b5adfb92ee
-#   text hash     d6f976fb84ef14d9
+#   content hash  bfd4f452dd59e130
+#   text hash     f970298c4a927784
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

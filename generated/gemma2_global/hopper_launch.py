@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f843b9b5adfb92ee
-#   text hash     58e5c3bc9c2fa4b3
+#   content hash  bfd4f452dd59e130
+#   text hash     d84567a33ff1231f
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f843b9b5adfb92ee
-#   text hash     40bea3fd4d6a545f
+#   content hash  bfd4f452dd59e130
+#   text hash     50d53f18630ac43d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

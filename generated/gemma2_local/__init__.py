@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  09650ff84e92ac51
-#   text hash     0979cf5b1fac4ee4
+#   content hash  419ff7b56495452e
+#   text hash     2031184e91eda4a0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

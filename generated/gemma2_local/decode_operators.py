@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  09650ff84e92ac51
-#   text hash     63eb81d092fe3df7
+#   content hash  419ff7b56495452e
+#   text hash     67a7369cf9fe7b0a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

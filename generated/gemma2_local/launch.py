@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  09650ff84e92ac51
-#   text hash     eb922f29a80e839c
+#   content hash  419ff7b56495452e
+#   text hash     44c7ffdc679faf1e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

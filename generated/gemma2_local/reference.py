@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  09650ff84e92ac51
-#   text hash     5eff9583605eb7c2
+#   content hash  419ff7b56495452e
+#   text hash     af54d72d3065c064
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

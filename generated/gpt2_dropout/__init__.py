@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  820f914615c8dcb8
-#   text hash     90a3373397060755
+#   content hash  ec09a33a2c1c0017
+#   text hash     dd17411b77704172
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  820f914615c8dcb8
-#   text hash     4432e83aa08dc563
+#   content hash  ec09a33a2c1c0017
+#   text hash     193c00fee8aa544a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

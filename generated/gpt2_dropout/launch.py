@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  820f914615c8dcb8
-#   text hash     83fa62da6e7610dd
+#   content hash  ec09a33a2c1c0017
+#   text hash     7a9bb62511ed3c62
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  820f914615c8dcb8
-#   text hash     e4257ed7f62d8d3c
+#   content hash  ec09a33a2c1c0017
+#   text hash     6a8c3536baa9033d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

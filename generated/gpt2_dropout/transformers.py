@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  820f914615c8dcb8
-#   text hash     5aea24b3d096c93c
+#   content hash  ec09a33a2c1c0017
+#   text hash     32128c286c388efd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

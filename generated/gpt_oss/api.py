@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fdedff8b02f50865
-#   text hash     fe11105c1ad4cfc8
+#   content hash  dc63a720078c418b
+#   text hash     f4f510bc7a4938a6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fdedff8b02f50865
-#   text hash     1f8b0864061976a9
+#   content hash  dc63a720078c418b
+#   text hash     c802b29e2626ac59
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fdedff8b02f50865
-#   text hash     389beeea1d7394fb
+#   content hash  dc63a720078c418b
+#   text hash     9086cd42afe8c2a2
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

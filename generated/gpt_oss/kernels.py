@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fdedff8b02f50865
-#   text hash     22ba3ee18a32ada7
+#   content hash  dc63a720078c418b
+#   text hash     677be0cd23376d22
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

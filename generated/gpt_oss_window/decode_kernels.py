@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c42375e876967d42
-#   text hash     64fc18a045ed1a0a
+#   content hash  820986f3b18940dd
+#   text hash     06b5c0c2ff1c4e67
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c42375e876967d42
-#   text hash     a5f56e0e29cd3967
+#   content hash  820986f3b18940dd
+#   text hash     7c54b082fecfb010
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c42375e876967d42
-#   text hash     ec88164f48bb66b6
+#   content hash  820986f3b18940dd
+#   text hash     00df1acb5a4f7250
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

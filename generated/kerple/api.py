@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d67d65259f0c54c3
-#   text hash     d97f808db6cfb707
+#   content hash  7c4530fa72ae41f1
+#   text hash     8605b4592c871d9e
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

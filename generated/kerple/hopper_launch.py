@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d67d65259f0c54c3
-#   text hash     cd8ad5fa7d63c895
+#   content hash  7c4530fa72ae41f1
+#   text hash     aaa1238c3b9f61ae
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

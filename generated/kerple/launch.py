@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d67d65259f0c54c3
-#   text hash     5191c86f957737a6
+#   content hash  7c4530fa72ae41f1
+#   text hash     09b55f393cc3b7d6
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

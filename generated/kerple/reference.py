@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d67d65259f0c54c3
-#   text hash     54cf3f218682202a
+#   content hash  7c4530fa72ae41f1
+#   text hash     3bc29010bcbca65d
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

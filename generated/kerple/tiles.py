@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d67d65259f0c54c3
-#   text hash     5ed72b74118da78b
+#   content hash  7c4530fa72ae41f1
+#   text hash     cc94239ff167f28c
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ddfdce6522776398
-#   text hash     35164e41b23d1dad
+#   content hash  85a86a6a19c1368b
+#   text hash     6d9af0931bcd9605
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

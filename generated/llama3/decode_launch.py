@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ddfdce6522776398
-#   text hash     72d4cdb8df2cedc5
+#   content hash  85a86a6a19c1368b
+#   text hash     d564d6c2e29b847a
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ddfdce6522776398
-#   text hash     04f62d55012ddbfb
+#   content hash  85a86a6a19c1368b
+#   text hash     84249074fb224fa4
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

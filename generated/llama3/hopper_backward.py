@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ddfdce6522776398
-#   text hash     bc9bdd3795dfae81
+#   content hash  85a86a6a19c1368b
+#   text hash     e2760ac0bbf8e4f3
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

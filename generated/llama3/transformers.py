@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ddfdce6522776398
-#   text hash     5da39aee2aa99485
+#   content hash  85a86a6a19c1368b
+#   text hash     386128549f0c9ea7
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e50411863266471c
-#   text hash     2e8ade3c6e36177d
+#   content hash  7b18ee46c569d485
+#   text hash     940bf9a66b4712d1
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

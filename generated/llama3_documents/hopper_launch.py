@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e50411863266471c
-#   text hash     ba74099aeeb92513
+#   content hash  7b18ee46c569d485
+#   text hash     27ddfa51e7dbc06a
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e50411863266471c
-#   text hash     f94945a352d7eddd
+#   content hash  7b18ee46c569d485
+#   text hash     e0840c6b2c0f6f32
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9e10077b0eaa6fe7
-#   text hash     18e3d5d50b0d620b
+#   content hash  c511e951b1693196
+#   text hash     bd84831becf244de
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

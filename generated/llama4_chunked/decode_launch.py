@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9e10077b0eaa6fe7
-#   text hash     1c06d69c49744379
+#   content hash  c511e951b1693196
+#   text hash     a60d0d9c4040a55a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9e10077b0eaa6fe7
-#   text hash     92f411d35d738352
+#   content hash  c511e951b1693196
+#   text hash     3045db7c2341ec63
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9e10077b0eaa6fe7
-#   text hash     6bdfe8c9324b7a23
+#   content hash  c511e951b1693196
+#   text hash     4526e3e9a3e2fe63
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

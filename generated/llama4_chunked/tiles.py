@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9e10077b0eaa6fe7
-#   text hash     a8bcd400bb8740fb
+#   content hash  c511e951b1693196
+#   text hash     39cd5e7368ad0b3d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

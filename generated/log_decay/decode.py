@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  80901aad45acdec5
-#   text hash     0465ba0845aff10f
+#   content hash  1a5b95403b1a7b3b
+#   text hash     862ec72b7a046612
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

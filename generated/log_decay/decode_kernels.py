@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  80901aad45acdec5
-#   text hash     077fd9b88148dbcb
+#   content hash  1a5b95403b1a7b3b
+#   text hash     f4fb7403df6cd04b
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

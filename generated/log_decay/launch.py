@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  80901aad45acdec5
-#   text hash     faab9b4135d53bad
+#   content hash  1a5b95403b1a7b3b
+#   text hash     dd6d6942e8b7485d
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  80901aad45acdec5
-#   text hash     4b119a067dcfa41c
+#   content hash  1a5b95403b1a7b3b
+#   text hash     ea333d24aa37b009
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

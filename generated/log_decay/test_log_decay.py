@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  80901aad45acdec5
-#   text hash     07defd0ba3f79c25
+#   content hash  1a5b95403b1a7b3b
+#   text hash     def67fb40f600a42
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

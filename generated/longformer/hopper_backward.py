@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  17a37241aea897d0
-#   text hash     c3ca399fdbc8b439
+#   content hash  765ed98986c4a114
+#   text hash     32c68a09e8ca6ec9
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

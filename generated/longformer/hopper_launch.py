@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  17a37241aea897d0
-#   text hash     9c421607e7c02b60
+#   content hash  765ed98986c4a114
+#   text hash     400ad49faef9dbbc
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

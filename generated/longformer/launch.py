@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  17a37241aea897d0
-#   text hash     97d6f86dac971d24
+#   content hash  765ed98986c4a114
+#   text hash     d0a7ffa5a475edf5
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  17a37241aea897d0
-#   text hash     e83363145dcaea1f
+#   content hash  765ed98986c4a114
+#   text hash     eecf673a998d5217
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  17a37241aea897d0
-#   text hash     d92cd35562f2c29c
+#   content hash  765ed98986c4a114
+#   text hash     4ae63d7e87073461
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

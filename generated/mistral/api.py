@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a6834dec0c79fd67
-#   text hash     442e50874010792c
+#   content hash  cb20b48956c10e18
+#   text hash     b0e10e2b268c622c
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a6834dec0c79fd67
-#   text hash     c773a99589bf3fa7
+#   content hash  cb20b48956c10e18
+#   text hash     3812c6dbbcead726
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a6834dec0c79fd67
-#   text hash     0b27c94771219bdc
+#   content hash  cb20b48956c10e18
+#   text hash     e47aad73a7623d37
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

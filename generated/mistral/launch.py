@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a6834dec0c79fd67
-#   text hash     3b8e5cee611bb6de
+#   content hash  cb20b48956c10e18
+#   text hash     d2ca806fde3e2077
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

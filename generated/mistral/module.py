@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a6834dec0c79fd67
-#   text hash     8b2ba58bdbe1423f
+#   content hash  cb20b48956c10e18
+#   text hash     38bc8c2064a4f755
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

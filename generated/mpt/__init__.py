@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  52061234859c0daf
-#   text hash     8e91b7a71eab381d
+#   content hash  24ee9341865efb2c
+#   text hash     91b8b316955d1662
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  52061234859c0daf
-#   text hash     ecd3475167e742fc
+#   content hash  24ee9341865efb2c
+#   text hash     ab565143ce90ce01
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

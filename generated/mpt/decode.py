@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  52061234859c0daf
-#   text hash     2dccde56a92cf235
+#   content hash  24ee9341865efb2c
+#   text hash     c3bd1b671b5a79b4
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

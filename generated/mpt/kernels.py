@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  52061234859c0daf
-#   text hash     f1dd7ff72825df4f
+#   content hash  24ee9341865efb2c
+#   text hash     036865c40e05faf5
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

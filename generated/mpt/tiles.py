@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  52061234859c0daf
-#   text hash     4b54bd07b244455c
+#   content hash  24ee9341865efb2c
+#   text hash     1b3278b6064c3e3c
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

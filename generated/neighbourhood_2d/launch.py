@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  36b5b695c4d3d31e
-#   text hash     7e61738ad7f2100d
+#   content hash  997e414137b362f3
+#   text hash     e6401499be41a1f9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  36b5b695c4d3d31e
-#   text hash     8882c421dcaa7028
+#   content hash  997e414137b362f3
+#   text hash     1d24f50467e91d5a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  36b5b695c4d3d31e
-#   text hash     9d1e597f73b95ad5
+#   content hash  997e414137b362f3
+#   text hash     8a841f9a3f329e39
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

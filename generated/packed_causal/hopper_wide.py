@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a7044cb3f1a157ed
-#   text hash     c22c9284c8753255
+#   content hash  124f4884c3705e13
+#   text hash     9893085b1b3b2718
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

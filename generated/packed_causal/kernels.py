@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a7044cb3f1a157ed
-#   text hash     817b5fe41cdecc7e
+#   content hash  124f4884c3705e13
+#   text hash     f8c62a0c482b3516
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a7044cb3f1a157ed
-#   text hash     9275541ba4367167
+#   content hash  124f4884c3705e13
+#   text hash     764cd52a33be5bb2
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

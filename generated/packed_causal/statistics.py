@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a7044cb3f1a157ed
-#   text hash     385e9f823c1b31db
+#   content hash  124f4884c3705e13
+#   text hash     2fe53e4ea5f2a797
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a7044cb3f1a157ed
-#   text hash     890f42882d13cf16
+#   content hash  124f4884c3705e13
+#   text hash     33379a4ab13bb3da
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4487a7fab74f0661
-#   text hash     12f011da86a6ba4a
+#   content hash  d64006a8cd32d15a
+#   text hash     20e871576b755415
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

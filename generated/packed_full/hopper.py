@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4487a7fab74f0661
-#   text hash     dd71b18c9403aab1
+#   content hash  d64006a8cd32d15a
+#   text hash     f9dff509a082e3a9
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -35,7 +35,6 @@ Symbols
     number             twice the tile, and one more if it is done again
     again              1 if the tile is done again, as rows have outgrown their first keys
     idle               how many stages in a row had no tile
-    verdicts           for each stage and worker which rows have
     room               tiles of a sequence, or one more
     STAGES, Q_STAGES   stages of the buffers of keys and of values, and of that of queries
     queries, buffers   the buffer of queries with its barriers; those of keys and of values
@@ -64,6 +63,7 @@ Symbols
                        keys
     STEADY             whether m stays what it is for all rows of a tile
     outgrown           whether a row's weights add up to too much of what they are measured from
+    verdicts           for each stage and worker which rows have outgrown their first keys
     first_lse          what the first pass left in the place of the LSE
 """
 
@@ -150,7 +150,7 @@ def verdict_buffer(COUNT: gl.constexpr):
 
 @gluon.jit
 def outgrew(verdicts, stage, WORKERS: gl.constexpr):
-    """1 if some row of the tile that a stage has had wants it done again; else 0, as after it was."""
+    """1 if some worker has told that one of the 64 rows which it had of a stage has outgrown its first keys; else 0."""
     found = 0
     for worker in gl.static_range(WORKERS):
         told = verdicts.index(stage * WORKERS + worker).load(gl.BlockedLayout([2], [32], [gl.num_warps()], [0]))
@@ -433,8 +433,8 @@ def work(
     begun = 0  # tiles of queries so far
     number, b, h = next_place(begun, q_ready, places, Q_STAGES)
     while number >= 0:
-        tile, again = number // 2, number % 2
         stage = begun % Q_STAGES
+        tile, again = number // 2, number % 2
         q_start = tile * BLOCK_M
         q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
         q_len = tl.minimum(q_end - q_offset, max_seqlen_q)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4487a7fab74f0661
-#   text hash     3e120957d2784908
+#   content hash  d64006a8cd32d15a
+#   text hash     c32bbff554c4b2dc
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4487a7fab74f0661
-#   text hash     cdeebbef04ad2bd7
+#   content hash  d64006a8cd32d15a
+#   text hash     ffa5469a74c74b9c
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

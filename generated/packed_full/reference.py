@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4487a7fab74f0661
-#   text hash     90e8b2cae4d56a98
+#   content hash  d64006a8cd32d15a
+#   text hash     f3c45f3a1e45ec63
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4487a7fab74f0661
-#   text hash     e27ea7bdee9b7b64
+#   content hash  d64006a8cd32d15a
+#   text hash     f6a733f098825396
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

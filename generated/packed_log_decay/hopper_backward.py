@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e782e6ff7315ab62
-#   text hash     4028ea432fc5589d
+#   content hash  172e5c556a7917fa
+#   text hash     c3dc18ee8d201c34
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

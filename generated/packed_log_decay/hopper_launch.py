@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e782e6ff7315ab62
-#   text hash     7f3da2bd85085d05
+#   content hash  172e5c556a7917fa
+#   text hash     8915c3c951998f6e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

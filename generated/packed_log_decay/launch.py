@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e782e6ff7315ab62
-#   text hash     d77a2ec11ca98346
+#   content hash  172e5c556a7917fa
+#   text hash     f8993d3dd8c1a679
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

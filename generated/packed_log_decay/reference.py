@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e782e6ff7315ab62
-#   text hash     c6e8926ce8b0b8de
+#   content hash  172e5c556a7917fa
+#   text hash     896ae2b5a4a7af6f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e782e6ff7315ab62
-#   text hash     8bf87f8cd2e52bc4
+#   content hash  172e5c556a7917fa
+#   text hash     729aa92bb17326b8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

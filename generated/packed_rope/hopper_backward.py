@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  601ce109d9fc77fc
-#   text hash     15f7609bfb5cff09
+#   content hash  e76ec03d09c072d4
+#   text hash     91aa92c05a255715
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

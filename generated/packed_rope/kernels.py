@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  601ce109d9fc77fc
-#   text hash     78c055a81d1c2724
+#   content hash  e76ec03d09c072d4
+#   text hash     11987084a740506a
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

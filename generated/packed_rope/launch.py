@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  601ce109d9fc77fc
-#   text hash     dd53891ec1c8bd7a
+#   content hash  e76ec03d09c072d4
+#   text hash     42e0f3e62d64f40c
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  601ce109d9fc77fc
-#   text hash     22572d2f365ec905
+#   content hash  e76ec03d09c072d4
+#   text hash     fed44c51e8a3e06f
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  601ce109d9fc77fc
-#   text hash     adb50af927b1662b
+#   content hash  e76ec03d09c072d4
+#   text hash     af327c7d6e0941d5
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

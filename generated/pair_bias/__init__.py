@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  842e3fbac92bab8f
-#   text hash     4c97f8025162b1df
+#   content hash  23a261094c1c1ec2
+#   text hash     dd8a74a9b4afc135
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

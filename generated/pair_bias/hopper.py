@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  842e3fbac92bab8f
-#   text hash     68e6b349356fce8e
+#   content hash  23a261094c1c1ec2
+#   text hash     4065dff3a788f885
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  842e3fbac92bab8f
-#   text hash     98aa1be18b8d1a21
+#   content hash  23a261094c1c1ec2
+#   text hash     f35f9a7bf561245a
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  842e3fbac92bab8f
-#   text hash     672951da6a494457
+#   content hash  23a261094c1c1ec2
+#   text hash     688cd5008db7f730
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

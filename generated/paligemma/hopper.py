@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eb25beebcdde469f
-#   text hash     03e950137296ba2e
+#   content hash  bd7a660f8a7e542b
+#   text hash     106439a6b65afaf5
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eb25beebcdde469f
-#   text hash     a5176eeb20f8f168
+#   content hash  bd7a660f8a7e542b
+#   text hash     3d8596c4219f3b2a
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

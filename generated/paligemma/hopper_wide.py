@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eb25beebcdde469f
-#   text hash     e2f32c8db1f7b2f6
+#   content hash  bd7a660f8a7e542b
+#   text hash     456ef071791e2f29
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

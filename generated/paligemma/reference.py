@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eb25beebcdde469f
-#   text hash     18a9d1b48e1d143c
+#   content hash  bd7a660f8a7e542b
+#   text hash     20e057f0891f4a89
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eb25beebcdde469f
-#   text hash     e19db7d3c52eac02
+#   content hash  bd7a660f8a7e542b
+#   text hash     d6c30ff14a5b8aa5
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4c08f5bcbdac6559
-#   text hash     9b6591ee2a86ceba
+#   content hash  b6a2150b5f147097
+#   text hash     0011e7d37ffeb837
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

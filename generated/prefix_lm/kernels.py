@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4c08f5bcbdac6559
-#   text hash     504372055cab26d7
+#   content hash  b6a2150b5f147097
+#   text hash     d3791bfd2bd73ec5
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

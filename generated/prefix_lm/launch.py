@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4c08f5bcbdac6559
-#   text hash     4ab25e478cbf18fc
+#   content hash  b6a2150b5f147097
+#   text hash     987a951033cd6dd4
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4c08f5bcbdac6559
-#   text hash     534f307a801b05ec
+#   content hash  b6a2150b5f147097
+#   text hash     99407efb7e928f4f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4c08f5bcbdac6559
-#   text hash     e4b946074d1a9e86
+#   content hash  b6a2150b5f147097
+#   text hash     79011d970bbc4df7
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  88526a00cdcbaf4e
-#   text hash     b1344dce409e8d12
+#   content hash  3e9f6527a750e202
+#   text hash     440ad670f3097cec
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  88526a00cdcbaf4e
-#   text hash     88bc54fcbd4ab836
+#   content hash  3e9f6527a750e202
+#   text hash     c250b7a6d44bb67a
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  88526a00cdcbaf4e
-#   text hash     334b5a303d8e5cf7
+#   content hash  3e9f6527a750e202
+#   text hash     4e9b59aea6b38188
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  88526a00cdcbaf4e
-#   text hash     129631e914c81f14
+#   content hash  3e9f6527a750e202
+#   text hash     a7b285a78944462d
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  88526a00cdcbaf4e
-#   text hash     42ce540145d427a5
+#   content hash  3e9f6527a750e202
+#   text hash     f5ae6cdce913aae7
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

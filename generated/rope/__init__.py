@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b82fbf72a28c3537
-#   text hash     29b6628e40caeb58
+#   content hash  739c5bbbcc80b3ca
+#   text hash     810948e90f1dbd52
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

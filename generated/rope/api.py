@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b82fbf72a28c3537
-#   text hash     4d65117c78de26dc
+#   content hash  739c5bbbcc80b3ca
+#   text hash     e1617781a94f8e46
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b82fbf72a28c3537
-#   text hash     0a0bd614a261b4fd
+#   content hash  739c5bbbcc80b3ca
+#   text hash     437ee9dbb428556d
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

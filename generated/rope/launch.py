@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b82fbf72a28c3537
-#   text hash     c7fd459caf6c94b3
+#   content hash  739c5bbbcc80b3ca
+#   text hash     6b2f4251dbe7cb8a
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b82fbf72a28c3537
-#   text hash     c5d7a22b046e4210
+#   content hash  739c5bbbcc80b3ca
+#   text hash     f9384feceae5b7bf
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

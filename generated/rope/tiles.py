@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b82fbf72a28c3537
-#   text hash     4c54fbf93f3482dd
+#   content hash  739c5bbbcc80b3ca
+#   text hash     7e62bbb407ff6154
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4ba848cacb047e8c
-#   text hash     ba24bf087b510fb9
+#   content hash  1bb924f2c559a297
+#   text hash     f290ff492575bde7
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

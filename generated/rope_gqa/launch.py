@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4ba848cacb047e8c
-#   text hash     de42d4f716ab391e
+#   content hash  1bb924f2c559a297
+#   text hash     890237952f381ca5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

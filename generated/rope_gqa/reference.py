@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4ba848cacb047e8c
-#   text hash     b0949f3a23193b43
+#   content hash  1bb924f2c559a297
+#   text hash     27379143fedc092c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4ba848cacb047e8c
-#   text hash     e207f6be7aa8d9e7
+#   content hash  1bb924f2c559a297
+#   text hash     c700143edc3f0d0a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7cdcf2e68ac338ba
-#   text hash     399551b823a74b8f
+#   content hash  eeb349cd06137e97
+#   text hash     8790c6037349f822
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

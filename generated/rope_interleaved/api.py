@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7cdcf2e68ac338ba
-#   text hash     e058d77c193a7284
+#   content hash  eeb349cd06137e97
+#   text hash     c8c1877c4fbcbc22
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

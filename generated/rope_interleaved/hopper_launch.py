@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7cdcf2e68ac338ba
-#   text hash     9c003e91638e67aa
+#   content hash  eeb349cd06137e97
+#   text hash     7f5a05847cb980f0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

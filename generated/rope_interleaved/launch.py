@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7cdcf2e68ac338ba
-#   text hash     83f2f4169d1e93c8
+#   content hash  eeb349cd06137e97
+#   text hash     46f3e4ec21b3d98a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7cdcf2e68ac338ba
-#   text hash     f349e614dece2d25
+#   content hash  eeb349cd06137e97
+#   text hash     ba5607654f5067e3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f29a9e52d15229cc
-#   text hash     e641610f33db15da
+#   content hash  8e712a71e2eb7af3
+#   text hash     ee7efd0aa5afd023
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

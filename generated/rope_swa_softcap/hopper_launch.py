@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f29a9e52d15229cc
-#   text hash     49f973e743c98dca
+#   content hash  8e712a71e2eb7af3
+#   text hash     bdfabf5602f6fbe7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f29a9e52d15229cc
-#   text hash     2957d23a040053e6
+#   content hash  8e712a71e2eb7af3
+#   text hash     11c5d7806456ce38
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f29a9e52d15229cc
-#   text hash     0659e3034eb4d02a
+#   content hash  8e712a71e2eb7af3
+#   text hash     db8a30111a5ad412
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

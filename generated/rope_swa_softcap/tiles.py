@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f29a9e52d15229cc
-#   text hash     851798bba250a2c4
+#   content hash  8e712a71e2eb7af3
+#   text hash     ebd5f1b778c94309
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1a9348657e8114c8
-#   text hash     0d8dbeae3d2c1b34
+#   content hash  597cb60b36959ca0
+#   text hash     47e4a612dfc17af3
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1a9348657e8114c8
-#   text hash     f9c0ef7805fe3901
+#   content hash  597cb60b36959ca0
+#   text hash     de9cd2c9b2a5c1b3
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1a9348657e8114c8
-#   text hash     b2445c6a10acfe5e
+#   content hash  597cb60b36959ca0
+#   text hash     40fcb985cd9e5cd5
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

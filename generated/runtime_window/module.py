@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1a9348657e8114c8
-#   text hash     c85f76aee35ad430
+#   content hash  597cb60b36959ca0
+#   text hash     b5687348b417c629
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1a9348657e8114c8
-#   text hash     171bc22f7f7f77d0
+#   content hash  597cb60b36959ca0
+#   text hash     8d334fa710d22adc
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

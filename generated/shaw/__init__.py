@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  33034b064bf96cb3
-#   text hash     f2636162e9296946
+#   content hash  d9da19e5985bd5fd
+#   text hash     8508ded7ba203d9a
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

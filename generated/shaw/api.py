@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  33034b064bf96cb3
-#   text hash     030449cf72a8a4e7
+#   content hash  d9da19e5985bd5fd
+#   text hash     1aa80aaf64236af7
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  33034b064bf96cb3
-#   text hash     bdcaa804d9f1d8d3
+#   content hash  d9da19e5985bd5fd
+#   text hash     bf4c453b56f97d1d
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  33034b064bf96cb3
-#   text hash     3f5913f6c458c8f2
+#   content hash  d9da19e5985bd5fd
+#   text hash     564175fd0b8aee25
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  33034b064bf96cb3
-#   text hash     a06142c2608d41ab
+#   content hash  d9da19e5985bd5fd
+#   text hash     7cca737f575b6b5d
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

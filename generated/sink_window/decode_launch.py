@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  771d1c6c9b5072ab
-#   text hash     c7ab2c1c5dd4218e
+#   content hash  f2bf74a5523e0ca8
+#   text hash     d9e15845af11ff14
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  771d1c6c9b5072ab
-#   text hash     53949c72df9ef9e4
+#   content hash  f2bf74a5523e0ca8
+#   text hash     ad9b428f256c5164
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  771d1c6c9b5072ab
-#   text hash     05bd1ec5ac1fd0f2
+#   content hash  f2bf74a5523e0ca8
+#   text hash     831ca97e6dab2abd
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

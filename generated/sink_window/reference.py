@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  771d1c6c9b5072ab
-#   text hash     719396ce5c37369d
+#   content hash  f2bf74a5523e0ca8
+#   text hash     ea9bc0ee6a067086
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

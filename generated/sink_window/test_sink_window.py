@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  771d1c6c9b5072ab
-#   text hash     7c489400cee489e3
+#   content hash  f2bf74a5523e0ca8
+#   text hash     ad6527ef45033b19
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3551b778b1806dc5
-#   text hash     28f72dcf6aed9c5e
+#   content hash  201c0587f14fb258
+#   text hash     a35f7f009e2ff503
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3551b778b1806dc5
-#   text hash     5223ada1cb0785ef
+#   content hash  201c0587f14fb258
+#   text hash     fdbccdf94e4e49a4
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3551b778b1806dc5
-#   text hash     4e50a9964e8aa9b8
+#   content hash  201c0587f14fb258
+#   text hash     78d3c42794529a9a
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3551b778b1806dc5
-#   text hash     9301dca714e9205c
+#   content hash  201c0587f14fb258
+#   text hash     b68a4c8329b5315c
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

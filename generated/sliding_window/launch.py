@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3551b778b1806dc5
-#   text hash     828ef2f40e41c725
+#   content hash  201c0587f14fb258
+#   text hash     2b106b635b7d3970
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

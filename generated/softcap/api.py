@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  45378fc1a474d99a
-#   text hash     9e27e8c23d49cf87
+#   content hash  0c5f2e528bca155e
+#   text hash     f8cad32a4b581533
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  45378fc1a474d99a
-#   text hash     f6ab4fe279306ef1
+#   content hash  0c5f2e528bca155e
+#   text hash     589004a7144f798f
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  45378fc1a474d99a
-#   text hash     4c51b6c45e7c718c
+#   content hash  0c5f2e528bca155e
+#   text hash     67f89d73ef0da95a
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

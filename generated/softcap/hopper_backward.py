@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  45378fc1a474d99a
-#   text hash     8e3670e013de47b3
+#   content hash  0c5f2e528bca155e
+#   text hash     9a14e3e04a3b96de
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

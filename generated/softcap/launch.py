@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  45378fc1a474d99a
-#   text hash     e2314633e9b21af1
+#   content hash  0c5f2e528bca155e
+#   text hash     ff91ad41143bf439
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4dbfa78c86fac086
-#   text hash     fbd4d1717920b9a2
+#   content hash  84f206c2a56e49e2
+#   text hash     47cacb0d0831c07a
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

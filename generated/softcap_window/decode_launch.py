@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4dbfa78c86fac086
-#   text hash     275315b3111bc1a4
+#   content hash  84f206c2a56e49e2
+#   text hash     a4ac529408f85271
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

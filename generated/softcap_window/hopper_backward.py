@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4dbfa78c86fac086
-#   text hash     a3f158bc240ffb7a
+#   content hash  84f206c2a56e49e2
+#   text hash     e3b95b171211f052
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4dbfa78c86fac086
-#   text hash     3804344de2375ef9
+#   content hash  84f206c2a56e49e2
+#   text hash     97a70975a43bc8e1
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4dbfa78c86fac086
-#   text hash     90df45b4ff072aab
+#   content hash  84f206c2a56e49e2
+#   text hash     4bb8f77e47498000
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c632f210c2d12a3b
-#   text hash     071a00006e8d91c7
+#   content hash  e7d12ca8fda9e173
+#   text hash     e23dd3bf456f405d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c632f210c2d12a3b
-#   text hash     f20a0c75ae252f11
+#   content hash  e7d12ca8fda9e173
+#   text hash     0d27f0428bd13205
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

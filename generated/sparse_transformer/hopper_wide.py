@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c632f210c2d12a3b
-#   text hash     e12c15e00275f6b0
+#   content hash  e7d12ca8fda9e173
+#   text hash     99659339afbf0a52
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

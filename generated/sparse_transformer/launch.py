@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c632f210c2d12a3b
-#   text hash     b2b9224648048a22
+#   content hash  e7d12ca8fda9e173
+#   text hash     5807cd647af477bf
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

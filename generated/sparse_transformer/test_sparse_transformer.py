@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c632f210c2d12a3b
-#   text hash     14f215de1b6cf403
+#   content hash  e7d12ca8fda9e173
+#   text hash     ea9f69d6e3e36cc3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  17882534a76b85a5
-#   text hash     2c14f5af12fbaa05
+#   content hash  82574d72b090af03
+#   text hash     a7ca19d2b9295bd3
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

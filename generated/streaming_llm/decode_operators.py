@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  17882534a76b85a5
-#   text hash     bbd4dbfa3237c6af
+#   content hash  82574d72b090af03
+#   text hash     570632c6fb69e46e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  17882534a76b85a5
-#   text hash     3bb40aa3e1bfe02f
+#   content hash  82574d72b090af03
+#   text hash     7ca998bb687fdc51
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  17882534a76b85a5
-#   text hash     a402ef419f5fd32a
+#   content hash  82574d72b090af03
+#   text hash     7e96ddb4f8f39312
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  17882534a76b85a5
-#   text hash     ee7839fbb6ad2404
+#   content hash  82574d72b090af03
+#   text hash     6797f2db8070ba7b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  345d0c07a9aad4e4
-#   text hash     0949074e08a5ad74
+#   content hash  c7f99d1a8506e9e9
+#   text hash     c7bb14e7cc3366d9
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  345d0c07a9aad4e4
-#   text hash     e289ea3ad8ea736c
+#   content hash  c7f99d1a8506e9e9
+#   text hash     d2c3ca7a0b560e62
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  345d0c07a9aad4e4
-#   text hash     62cbbc508374193d
+#   content hash  c7f99d1a8506e9e9
+#   text hash     0ae1447f3ab1f769
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  345d0c07a9aad4e4
-#   text hash     00aa5fe6feb22735
+#   content hash  c7f99d1a8506e9e9
+#   text hash     e36286e3624a6b32
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  345d0c07a9aad4e4
-#   text hash     afbe5d246c14e04c
+#   content hash  c7f99d1a8506e9e9
+#   text hash     b619620a3181b492
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3bcdc4c7d9160c7c
-#   text hash     ef60b4376509099b
+#   content hash  27eabb81016655f6
+#   text hash     e34bf2fd15c3da81
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3bcdc4c7d9160c7c
-#   text hash     a3b0e61d023c186b
+#   content hash  27eabb81016655f6
+#   text hash     6e2b4dfd36609cf5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

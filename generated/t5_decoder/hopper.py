@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3bcdc4c7d9160c7c
-#   text hash     a6c3d1d24835ab55
+#   content hash  27eabb81016655f6
+#   text hash     b1ed91c0d530f633
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

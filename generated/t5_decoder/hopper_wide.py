@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3bcdc4c7d9160c7c
-#   text hash     91b7bf6e29d1393b
+#   content hash  27eabb81016655f6
+#   text hash     ef0a4e6f18897682
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

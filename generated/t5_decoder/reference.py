@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3bcdc4c7d9160c7c
-#   text hash     388703d4f8fc961a
+#   content hash  27eabb81016655f6
+#   text hash     9172f9ddd4dd49b2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2c56c3436e7885d9
-#   text hash     29bc2bc4ebe14784
+#   content hash  7e764df0823b221e
+#   text hash     fafd15e5849a879b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

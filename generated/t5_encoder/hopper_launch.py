@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2c56c3436e7885d9
-#   text hash     06b25431c8d859a7
+#   content hash  7e764df0823b221e
+#   text hash     0bc3cf200265f76d
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2c56c3436e7885d9
-#   text hash     850ca2cda3f2f9a8
+#   content hash  7e764df0823b221e
+#   text hash     2b7ff7ec8fa82d24
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2c56c3436e7885d9
-#   text hash     6ad054d834653514
+#   content hash  7e764df0823b221e
+#   text hash     84cd3dce893f093f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2c56c3436e7885d9
-#   text hash     1fd7f1231ea14b69
+#   content hash  7e764df0823b221e
+#   text hash     7afc13d1245bbc66
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

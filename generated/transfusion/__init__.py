@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9ffd0fffdd3c1d52
-#   text hash     e291e2d54f4202bb
+#   content hash  536ca39c864500fd
+#   text hash     adda4a2a00591e60
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

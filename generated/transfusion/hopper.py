@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9ffd0fffdd3c1d52
-#   text hash     2d328ee498742e1b
+#   content hash  536ca39c864500fd
+#   text hash     75b571716b8e2aa1
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9ffd0fffdd3c1d52
-#   text hash     07a9bb8b5742492e
+#   content hash  536ca39c864500fd
+#   text hash     58a4dbc50b06fc94
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

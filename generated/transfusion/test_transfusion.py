@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9ffd0fffdd3c1d52
-#   text hash     3f310378b4e5afe5
+#   content hash  536ca39c864500fd
+#   text hash     ccc58f88aef7fb8d
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9ffd0fffdd3c1d52
-#   text hash     6117497ae40ebaf5
+#   content hash  536ca39c864500fd
+#   text hash     ec424a151d491c90
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

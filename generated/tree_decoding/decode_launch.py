@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  63e13c010da97888
-#   text hash     7bcb81d44d3d68e8
+#   content hash  7cfbc4d3df30ec03
+#   text hash     5c6e90c5f9a05907
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

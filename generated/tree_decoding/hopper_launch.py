@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  63e13c010da97888
-#   text hash     878fd523b515cdc2
+#   content hash  7cfbc4d3df30ec03
+#   text hash     a9184dc6565a5936
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  63e13c010da97888
-#   text hash     18ad7da4a943c44a
+#   content hash  7cfbc4d3df30ec03
+#   text hash     781067291bcbaf78
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  63e13c010da97888
-#   text hash     80c1f467f876cf9a
+#   content hash  7cfbc4d3df30ec03
+#   text hash     f41228d6475df3be
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

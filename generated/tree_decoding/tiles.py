@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  63e13c010da97888
-#   text hash     c6cafd73dadba444
+#   content hash  7cfbc4d3df30ec03
+#   text hash     cd49ce351dade26c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -35,7 +35,6 @@ def forward(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "number", "twice the tile, and one more if it is done again"
         yield "again", "1 if the tile is done again, as rows have outgrown their first keys"
         yield "idle", "how many stages in a row had no tile"
-        yield "verdicts", "for each stage and worker which rows have"
         yield "room", "tiles of a sequence, or one more"
     else:
         yield "items, per_item", "what programs take in turns, and its tiles of queries: 1, or 2 where they make pairs"
@@ -66,8 +65,9 @@ def forward(plan: Plan) -> Iterator[tuple[str, str]]:
     )
     yield "STEADY", "whether m stays what it is for all rows of a tile"
     yield "outgrown", "whether a row's weights add up to too much of what they are measured from"
-    yield "asks, asked", "1 where a row asks for a second pass; whether one of a worker does, for each worker"
+    yield "asks, asked", "1 where a row asks for a second pass; the same of all workers' rows"
     yield "asked_ready", "a barrier that all workers have told"
+    yield "verdicts", "for each stage and worker which rows have outgrown their first keys"
     yield "AGAIN", "whether this is the second pass through the program's tiles"
     yield "counts", "how many tiles there were before a pass, or are after it"
     yield "first_lse", "what the first pass left in the place of the LSE"

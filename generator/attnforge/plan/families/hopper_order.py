@@ -102,12 +102,14 @@ def _as_taken(tile: tuple[Statement, ...], again: bool) -> Order:
         *(_OF_STAGE if again else ()),
         *tile,
     )
-    handed = (*tile, _room("q"))
+    told = (Statement("tile, again", "number // 2, number % 2"),) if again else ()
+    handed = (*told, *tile, _room("q"))
     layout = "gl.SwizzledSharedLayout(1, 1, 1, [0])"
     places = Statement("places", f"gl.allocate_shared_memory(gl.int32, [Q_STAGES * 3, 1], {layout})")
     texts = {
         "frame": "retaken" if again else "as_taken",
-        "work_frame": "work_retaken" if again else "work_as_taken",
+        "work_frame": "work_as_taken",
+        "handed": "number" if again else "tile",
         "load_frame": "load_retaken" if again else "load_as_taken",
         "words": """\
 Programs take items as they have time: tiles of BLOCK_M queries, those of a group of heads from the last row back. In

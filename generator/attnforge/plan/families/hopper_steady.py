@@ -34,8 +34,7 @@ _OUTGROWN: tuple[Block, ...] = (
 )
 _TOLD = "outgrown.to(gl.int32)"
 
-# room for three workers, in a power of 2
-_ALLOCATED = "gl.allocate_shared_memory(gl.int32, [4, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))"
+_ALLOCATED = "gl.allocate_shared_memory(gl.int32, [WORKERS, 64], gl.SwizzledSharedLayout(1, 1, 1, [0]))"
 PLACES = (Statement("asked", _ALLOCATED), Statement("asked_ready", "barriers(1, WORKERS).index(0)"))
 VERDICTS = (Statement("verdicts", "verdict_buffer(Q_STAGES * WORKERS)"),)
 

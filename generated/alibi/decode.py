@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1bc9f6d43b43a19f
-#   text hash     25d10c75fc6d2bbf
+#   content hash  cb6cbc6aef97701f
+#   text hash     07536f558771fb0c
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

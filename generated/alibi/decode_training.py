@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1bc9f6d43b43a19f
-#   text hash     de01bda99e69a9a5
+#   content hash  cb6cbc6aef97701f
+#   text hash     48ea500497eebc31
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

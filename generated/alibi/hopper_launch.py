@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1bc9f6d43b43a19f
-#   text hash     aadedb4642bf676a
+#   content hash  cb6cbc6aef97701f
+#   text hash     b5443fb9f1cb717e
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

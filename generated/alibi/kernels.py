@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1bc9f6d43b43a19f
-#   text hash     899e5f2c6a6c9592
+#   content hash  cb6cbc6aef97701f
+#   text hash     5ed798d246bef5d0
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

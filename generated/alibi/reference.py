@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1bc9f6d43b43a19f
-#   text hash     60efeb0c19e1a91c
+#   content hash  cb6cbc6aef97701f
+#   text hash     c1879c3050286d6b
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

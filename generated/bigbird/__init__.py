@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  001d67e212bfecae
-#   text hash     195f42e539652a31
+#   content hash  cb6a368986612f3b
+#   text hash     47ee89194e29a5d9
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  001d67e212bfecae
-#   text hash     801a80a19b64786b
+#   content hash  cb6a368986612f3b
+#   text hash     80c6cfe8c77780d7
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  001d67e212bfecae
-#   text hash     97d93786629852b6
+#   content hash  cb6a368986612f3b
+#   text hash     c05e611138dcda88
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  001d67e212bfecae
-#   text hash     6f037b714f41dd7e
+#   content hash  cb6a368986612f3b
+#   text hash     22601ae7d262492e
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

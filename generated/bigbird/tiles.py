@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  001d67e212bfecae
-#   text hash     016583dadaeae68f
+#   content hash  cb6a368986612f3b
+#   text hash     cd3f6f48c8ec77fd
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  00c610c7262fe17d
-#   text hash     a3443519ec39e4b5
+#   content hash  4ac4963e07e56105
+#   text hash     d24632a83ba4c3d9
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

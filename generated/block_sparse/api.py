@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  00c610c7262fe17d
-#   text hash     034bd5bdc0852ee6
+#   content hash  4ac4963e07e56105
+#   text hash     ff95baf6dcb20251
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  00c610c7262fe17d
-#   text hash     fd6d5fb461f17353
+#   content hash  4ac4963e07e56105
+#   text hash     162ad17dba71f1ed
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

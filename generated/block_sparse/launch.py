@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  00c610c7262fe17d
-#   text hash     4c325da1c7735d80
+#   content hash  4ac4963e07e56105
+#   text hash     342ee860d4fdc078
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  00c610c7262fe17d
-#   text hash     5b1ce1839fbcb1a5
+#   content hash  4ac4963e07e56105
+#   text hash     a08e3f66815f115c
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  de62b6ccd04f7ebc
-#   text hash     a473d954ca144243
+#   content hash  6c7cbc9b3f7de32a
+#   text hash     0eeb68d77b07b277
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  de62b6ccd04f7ebc
-#   text hash     c05b08299cd1ddcf
+#   content hash  6c7cbc9b3f7de32a
+#   text hash     9e64b8487ce5cff9
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

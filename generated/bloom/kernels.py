@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  de62b6ccd04f7ebc
-#   text hash     f7298c3e8191da95
+#   content hash  6c7cbc9b3f7de32a
+#   text hash     e80004467c517a2d
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  de62b6ccd04f7ebc
-#   text hash     2edfa23410adcfe5
+#   content hash  6c7cbc9b3f7de32a
+#   text hash     a6447be24b277e6e
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  de62b6ccd04f7ebc
-#   text hash     8e4d55d37591850a
+#   content hash  6c7cbc9b3f7de32a
+#   text hash     b3864992aedb6681
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

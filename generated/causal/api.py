@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b8284b56bd50d91c
-#   text hash     2c5a3899b9adf3e6
+#   content hash  1036fe5c73fe6b88
+#   text hash     eb42d30e0da7e600
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b8284b56bd50d91c
-#   text hash     40762104ca4a82c8
+#   content hash  1036fe5c73fe6b88
+#   text hash     68ce446d583c339c
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

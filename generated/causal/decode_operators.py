@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b8284b56bd50d91c
-#   text hash     511fa659e46102e4
+#   content hash  1036fe5c73fe6b88
+#   text hash     6a24ad6c9a5ecf26
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

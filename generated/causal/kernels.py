@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b8284b56bd50d91c
-#   text hash     130f4d6ae138c924
+#   content hash  1036fe5c73fe6b88
+#   text hash     4fe613b6a25f4057
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

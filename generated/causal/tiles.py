@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b8284b56bd50d91c
-#   text hash     bd234d2881f8b033
+#   content hash  1036fe5c73fe6b88
+#   text hash     c596676cba6f5396
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

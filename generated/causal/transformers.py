@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b8284b56bd50d91c
-#   text hash     81504a0da06e114c
+#   content hash  1036fe5c73fe6b88
+#   text hash     72b649ca26d69fb6
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

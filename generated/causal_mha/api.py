@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f10703df087b7685
-#   text hash     704d42e219d08106
+#   content hash  ca22279ed010151d
+#   text hash     6a9c92813ac70a14
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

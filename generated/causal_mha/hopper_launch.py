@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f10703df087b7685
-#   text hash     4181a335d1a6e7c4
+#   content hash  ca22279ed010151d
+#   text hash     bfec91263fd0374d
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f10703df087b7685
-#   text hash     e9939d60b8a9fd51
+#   content hash  ca22279ed010151d
+#   text hash     ce206b41f0519b9d
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

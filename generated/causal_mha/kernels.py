@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f10703df087b7685
-#   text hash     eed31ef2347dfe60
+#   content hash  ca22279ed010151d
+#   text hash     17863ee5dcbeca35
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f10703df087b7685
-#   text hash     f3146bd86b4f9132
+#   content hash  ca22279ed010151d
+#   text hash     0ef7e3f15767d645
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

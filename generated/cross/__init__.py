@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a66b9f5ecd0a6cf7
-#   text hash     a60618da69d21117
+#   content hash  0210a0f732888acc
+#   text hash     4dcb41f700844522
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

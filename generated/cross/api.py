@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a66b9f5ecd0a6cf7
-#   text hash     e13a2ef5ac65fc47
+#   content hash  0210a0f732888acc
+#   text hash     832274b352280b49
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

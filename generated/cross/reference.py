@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a66b9f5ecd0a6cf7
-#   text hash     ce4f9ddd8de52ff4
+#   content hash  0210a0f732888acc
+#   text hash     851ed1bd535cbb5c
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

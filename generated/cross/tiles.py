@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a66b9f5ecd0a6cf7
-#   text hash     69290b2d405a93f7
+#   content hash  0210a0f732888acc
+#   text hash     5260ebe043f14303
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a66b9f5ecd0a6cf7
-#   text hash     c4c308182538400f
+#   content hash  0210a0f732888acc
+#   text hash     598e88c85c1bdd4a
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

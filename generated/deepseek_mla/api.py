@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ab44cc15ebb724d1
-#   text hash     ee9e46cf73732a81
+#   content hash  69ece7abf8e3214f
+#   text hash     ba827a22b93ba16f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ab44cc15ebb724d1
-#   text hash     2d237d7999affbea
+#   content hash  69ece7abf8e3214f
+#   text hash     a4f8610ac9968976
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

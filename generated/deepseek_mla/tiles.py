@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ab44cc15ebb724d1
-#   text hash     300e55755fd887c7
+#   content hash  69ece7abf8e3214f
+#   text hash     9345a0c55c4ba6c5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

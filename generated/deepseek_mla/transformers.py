@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ab44cc15ebb724d1
-#   text hash     801d87e04846633f
+#   content hash  69ece7abf8e3214f
+#   text hash     dea7b43ad9c5dae8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

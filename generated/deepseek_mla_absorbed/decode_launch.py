@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9966e76ac18eb04f
-#   text hash     e7dd834ae32aa680
+#   content hash  d5e3c47996597475
+#   text hash     af5509eb4ba4a04b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

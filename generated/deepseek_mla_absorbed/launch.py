@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9966e76ac18eb04f
-#   text hash     1e049ba3c675c790
+#   content hash  d5e3c47996597475
+#   text hash     69747e0fe7bde929
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

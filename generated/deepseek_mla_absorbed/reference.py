@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9966e76ac18eb04f
-#   text hash     da6a73cd636fbf8c
+#   content hash  d5e3c47996597475
+#   text hash     4ee7427509261d94
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  603676e40789fef9
-#   text hash     bc155f57ffb71212
+#   content hash  b26e9d9d023dd32f
+#   text hash     cb2cc661c6ba5db9
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  603676e40789fef9
-#   text hash     012ac125bbd88407
+#   content hash  b26e9d9d023dd32f
+#   text hash     2da645f46a101c3d
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  603676e40789fef9
-#   text hash     4c82c5fa40026c0f
+#   content hash  b26e9d9d023dd32f
+#   text hash     c36363d2e45cdfeb
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

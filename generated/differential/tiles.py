@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  603676e40789fef9
-#   text hash     ce50178bf3640377
+#   content hash  b26e9d9d023dd32f
+#   text hash     e36e09e208e08992
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

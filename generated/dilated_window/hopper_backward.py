@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ea546dde8eb4d420
-#   text hash     92425ead579da1e7
+#   content hash  d2eb5bd0317398c4
+#   text hash     122b5c0a27c83dad
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

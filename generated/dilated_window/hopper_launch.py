@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ea546dde8eb4d420
-#   text hash     4f448b0887b7da4e
+#   content hash  d2eb5bd0317398c4
+#   text hash     1fdf2504e1db9a90
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ea546dde8eb4d420
-#   text hash     2b597de02fb3fab2
+#   content hash  d2eb5bd0317398c4
+#   text hash     8f3bf3039d7a7a90
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

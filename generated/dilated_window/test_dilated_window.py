@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ea546dde8eb4d420
-#   text hash     362fe78c57b24804
+#   content hash  d2eb5bd0317398c4
+#   text hash     58485acf5d769d97
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ea546dde8eb4d420
-#   text hash     6f9721c61ca52849
+#   content hash  d2eb5bd0317398c4
+#   text hash     71f62b0ba3ed9363
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

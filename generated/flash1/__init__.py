@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0c7bb6ff68f5cc88
-#   text hash     d3d644d7eb225c98
+#   content hash  f4477e519120d205
+#   text hash     f469b0ca909d45b1
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

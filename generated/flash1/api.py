@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0c7bb6ff68f5cc88
-#   text hash     a05653e312fb4b74
+#   content hash  f4477e519120d205
+#   text hash     d974c52296e999f6
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

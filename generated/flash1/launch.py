@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0c7bb6ff68f5cc88
-#   text hash     a4818413f4440720
+#   content hash  f4477e519120d205
+#   text hash     29a99724220aba1e
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

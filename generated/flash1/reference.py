@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0c7bb6ff68f5cc88
-#   text hash     f472a60366dea2f5
+#   content hash  f4477e519120d205
+#   text hash     5da559332eb6f5d8
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

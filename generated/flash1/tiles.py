@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0c7bb6ff68f5cc88
-#   text hash     13e689d4c7cfd619
+#   content hash  f4477e519120d205
+#   text hash     b1851b24b961c607
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

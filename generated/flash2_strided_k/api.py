@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d556c4c793203200
-#   text hash     bf72eba5465886ad
+#   content hash  43c4f790ff4cbf2c
+#   text hash     d6ed2fe05df7cccf
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d556c4c793203200
-#   text hash     3f6ff10e037d23b7
+#   content hash  43c4f790ff4cbf2c
+#   text hash     b3f85414e3d88046
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

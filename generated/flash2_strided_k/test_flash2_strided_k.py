@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d556c4c793203200
-#   text hash     b697c45bdbd17be6
+#   content hash  43c4f790ff4cbf2c
+#   text hash     5a6658e7a7e2fcb0
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d556c4c793203200
-#   text hash     676e01abe17efc14
+#   content hash  43c4f790ff4cbf2c
+#   text hash     8ec6a93f5cc3bb7f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d092f2e2707d0f84
-#   text hash     4d2148bf8a786bcf
+#   content hash  fba5e76eb0f740e5
+#   text hash     419cc5a544e9e0ec
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d092f2e2707d0f84
-#   text hash     84da92479d88113b
+#   content hash  fba5e76eb0f740e5
+#   text hash     fec8b52d93fae01e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

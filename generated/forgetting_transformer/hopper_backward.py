@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d092f2e2707d0f84
-#   text hash     cfa419f01a2ae1c5
+#   content hash  fba5e76eb0f740e5
+#   text hash     6d658847425719d7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d092f2e2707d0f84
-#   text hash     ccf9baeee87c1c9c
+#   content hash  fba5e76eb0f740e5
+#   text hash     2fc7d29b6615e8c5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d092f2e2707d0f84
-#   text hash     55ed011aeab0c05b
+#   content hash  fba5e76eb0f740e5
+#   text hash     122c04b38c025686
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8ed06af4c4b29042
-#   text hash     434242a8433dec0b
+#   content hash  b8f30d7384ae23f2
+#   text hash     2e44610547b52ade
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

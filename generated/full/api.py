@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8ed06af4c4b29042
-#   text hash     77a1b765a688a68c
+#   content hash  b8f30d7384ae23f2
+#   text hash     42fc61add7591677
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8ed06af4c4b29042
-#   text hash     3c1b2a33e995170b
+#   content hash  b8f30d7384ae23f2
+#   text hash     dd4142e4c7d946e3
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8ed06af4c4b29042
-#   text hash     71c010999923f8d0
+#   content hash  b8f30d7384ae23f2
+#   text hash     eeac3944cd76921c
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8ed06af4c4b29042
-#   text hash     ad8b779483472769
+#   content hash  b8f30d7384ae23f2
+#   text hash     282bc5ccb8cc52d2
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8ed06af4c4b29042
-#   text hash     0949c09bfbed5be2
+#   content hash  b8f30d7384ae23f2
+#   text hash     2bd80dc91fe5314a
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8ed06af4c4b29042
-#   text hash     359f2fa875ef7fa5
+#   content hash  b8f30d7384ae23f2
+#   text hash     b82451a74037be6c
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

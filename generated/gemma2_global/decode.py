@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bfd4f452dd59e130
-#   text hash     7d2d189a487e25be
+#   content hash  626c1c35768c2f74
+#   text hash     737744ddd7a704d4
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

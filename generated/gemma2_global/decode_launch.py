@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bfd4f452dd59e130
-#   text hash     28a20890620e4dcf
+#   content hash  626c1c35768c2f74
+#   text hash     18bbabc05406d8f7
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

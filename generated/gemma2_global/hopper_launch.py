@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bfd4f452dd59e130
-#   text hash     d84567a33ff1231f
+#   content hash  626c1c35768c2f74
+#   text hash     993866ab2e33e882
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

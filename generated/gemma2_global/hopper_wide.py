@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bfd4f452dd59e130
-#   text hash     887a7254a66fd6c5
+#   content hash  626c1c35768c2f74
+#   text hash     a1bb6ef848241b56
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bfd4f452dd59e130
-#   text hash     56a76fb0432b26d3
+#   content hash  626c1c35768c2f74
+#   text hash     bb2fb9a6c366c950
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  419ff7b56495452e
-#   text hash     3ce8bfa6ca0cb4a9
+#   content hash  1d06dd6c75da3c22
+#   text hash     69f57fa8d41bf592
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  419ff7b56495452e
-#   text hash     fc2e1421ef1be984
+#   content hash  1d06dd6c75da3c22
+#   text hash     b877500056f4b247
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  419ff7b56495452e
-#   text hash     fc13e41342e8ad08
+#   content hash  1d06dd6c75da3c22
+#   text hash     2ce10ae3fdd3f6f5
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  419ff7b56495452e
-#   text hash     af54d72d3065c064
+#   content hash  1d06dd6c75da3c22
+#   text hash     30269dfbc717f3dd
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  419ff7b56495452e
-#   text hash     e02be74b7f0ea050
+#   content hash  1d06dd6c75da3c22
+#   text hash     59d9dfbc00d6032a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

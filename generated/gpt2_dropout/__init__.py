@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ec09a33a2c1c0017
-#   text hash     dd17411b77704172
+#   content hash  a50c806c06bb92ee
+#   text hash     b730676fcee7a557
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

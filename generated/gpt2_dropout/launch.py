@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ec09a33a2c1c0017
-#   text hash     7a9bb62511ed3c62
+#   content hash  a50c806c06bb92ee
+#   text hash     bc2481f52308ea0f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

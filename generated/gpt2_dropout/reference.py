@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ec09a33a2c1c0017
-#   text hash     6a8c3536baa9033d
+#   content hash  a50c806c06bb92ee
+#   text hash     5cca33629a0a203b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

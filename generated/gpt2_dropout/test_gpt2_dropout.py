@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ec09a33a2c1c0017
-#   text hash     b992acf2167b9094
+#   content hash  a50c806c06bb92ee
+#   text hash     6a305a49bfd291e2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ec09a33a2c1c0017
-#   text hash     7bfd7a6aafe34892
+#   content hash  a50c806c06bb92ee
+#   text hash     8fca91756eeadb68
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  dc63a720078c418b
-#   text hash     de6474e0d896d177
+#   content hash  ae840a6df5da75f3
+#   text hash     34c6dc1623982bb3
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  dc63a720078c418b
-#   text hash     47924592e83deb7f
+#   content hash  ae840a6df5da75f3
+#   text hash     94dec9b9275770c2
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

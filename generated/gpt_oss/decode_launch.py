@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  dc63a720078c418b
-#   text hash     b21de7b42eb8f6c4
+#   content hash  ae840a6df5da75f3
+#   text hash     64a1e0db48236576
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

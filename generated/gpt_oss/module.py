@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  dc63a720078c418b
-#   text hash     c07f1a7804f1287e
+#   content hash  ae840a6df5da75f3
+#   text hash     dc831647cb66e035
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  820986f3b18940dd
-#   text hash     1aab5384187baea9
+#   content hash  fd4be155d6b96a3e
+#   text hash     e209b385eb65b69a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  820986f3b18940dd
-#   text hash     7c54b082fecfb010
+#   content hash  fd4be155d6b96a3e
+#   text hash     6cb880568b459d1e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  820986f3b18940dd
-#   text hash     d9e54354107d06e6
+#   content hash  fd4be155d6b96a3e
+#   text hash     b38b2a45f72fa122
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

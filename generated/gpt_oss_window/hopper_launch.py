@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  820986f3b18940dd
-#   text hash     7b0cb1e0a1667b84
+#   content hash  fd4be155d6b96a3e
+#   text hash     2a8d282b8f96c335
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

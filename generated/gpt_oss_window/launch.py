@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  820986f3b18940dd
-#   text hash     d2be09b1811354d4
+#   content hash  fd4be155d6b96a3e
+#   text hash     2a9986ac31d97a39
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

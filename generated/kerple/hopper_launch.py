@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7c4530fa72ae41f1
-#   text hash     aaa1238c3b9f61ae
+#   content hash  c2156961763eb23f
+#   text hash     cc371f52b16f0946
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

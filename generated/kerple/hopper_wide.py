@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7c4530fa72ae41f1
-#   text hash     3f3629b137d3e501
+#   content hash  c2156961763eb23f
+#   text hash     c12c979e8e300049
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7c4530fa72ae41f1
-#   text hash     811278a4ef0f827d
+#   content hash  c2156961763eb23f
+#   text hash     995874f75de51a83
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

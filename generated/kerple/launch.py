@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7c4530fa72ae41f1
-#   text hash     09b55f393cc3b7d6
+#   content hash  c2156961763eb23f
+#   text hash     9c5c45c9123c9cff
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

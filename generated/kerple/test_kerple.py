@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7c4530fa72ae41f1
-#   text hash     f7fb7c9977c92755
+#   content hash  c2156961763eb23f
+#   text hash     0bdbd6f70ceb0fd2
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

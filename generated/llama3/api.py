@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  85a86a6a19c1368b
-#   text hash     6d9af0931bcd9605
+#   content hash  30fb84a238bbed8f
+#   text hash     7c487b77094a973a
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  85a86a6a19c1368b
-#   text hash     8360964b3c84c2e3
+#   content hash  30fb84a238bbed8f
+#   text hash     aeeaaff5cb3b21dc
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

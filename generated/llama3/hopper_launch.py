@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  85a86a6a19c1368b
-#   text hash     811eae2dd45fcc8f
+#   content hash  30fb84a238bbed8f
+#   text hash     05778ee7e19edfcc
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  85a86a6a19c1368b
-#   text hash     4b059d719b115827
+#   content hash  30fb84a238bbed8f
+#   text hash     137e5c1793eac970
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  85a86a6a19c1368b
-#   text hash     4ebb8a4862ee0f44
+#   content hash  30fb84a238bbed8f
+#   text hash     50cf621b26ada770
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7b18ee46c569d485
-#   text hash     940bf9a66b4712d1
+#   content hash  eea9c5e5e1ba986d
+#   text hash     6effd8fd2324faba
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

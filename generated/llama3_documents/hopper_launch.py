@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7b18ee46c569d485
-#   text hash     27ddfa51e7dbc06a
+#   content hash  eea9c5e5e1ba986d
+#   text hash     339e771b45082220
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

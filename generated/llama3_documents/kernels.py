@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7b18ee46c569d485
-#   text hash     9953ee5993f4e989
+#   content hash  eea9c5e5e1ba986d
+#   text hash     ef1ae65959915a4f
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

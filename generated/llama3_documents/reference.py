@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7b18ee46c569d485
-#   text hash     66ab8af655dd0164
+#   content hash  eea9c5e5e1ba986d
+#   text hash     45758e903f16498d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7b18ee46c569d485
-#   text hash     38bf9a46a661a652
+#   content hash  eea9c5e5e1ba986d
+#   text hash     c99dc7110f884d93
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

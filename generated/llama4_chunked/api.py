@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c511e951b1693196
-#   text hash     7efe0feeb104330b
+#   content hash  c6d9a154bf186f32
+#   text hash     58674d25668a8615
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c511e951b1693196
-#   text hash     c1dc084b2ce204bd
+#   content hash  c6d9a154bf186f32
+#   text hash     9c2a93ce41559f43
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c511e951b1693196
-#   text hash     3aa5b5136fd9808f
+#   content hash  c6d9a154bf186f32
+#   text hash     283c65eeec43146e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c511e951b1693196
-#   text hash     3045db7c2341ec63
+#   content hash  c6d9a154bf186f32
+#   text hash     b2a9fa54e409017f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c511e951b1693196
-#   text hash     4526e3e9a3e2fe63
+#   content hash  c6d9a154bf186f32
+#   text hash     dda3a6898ae16d44
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1a5b95403b1a7b3b
-#   text hash     516cebce26f5e44c
+#   content hash  79d03d74babfcf43
+#   text hash     baac4f3eb85200b6
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1a5b95403b1a7b3b
-#   text hash     28f9e80761cd9c83
+#   content hash  79d03d74babfcf43
+#   text hash     acf2fca8aa728054
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

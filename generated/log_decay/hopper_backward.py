@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1a5b95403b1a7b3b
-#   text hash     9945e06871048ab4
+#   content hash  79d03d74babfcf43
+#   text hash     640591beb30f66c4
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

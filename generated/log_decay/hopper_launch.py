@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1a5b95403b1a7b3b
-#   text hash     6f8508ca16757508
+#   content hash  79d03d74babfcf43
+#   text hash     caec4870a94dcacd
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1a5b95403b1a7b3b
-#   text hash     ea333d24aa37b009
+#   content hash  79d03d74babfcf43
+#   text hash     fe44055f14768980
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  765ed98986c4a114
-#   text hash     126eef5e4c0012d5
+#   content hash  c6f2673fa6173653
+#   text hash     5dbf4a3333804834
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  765ed98986c4a114
-#   text hash     32c68a09e8ca6ec9
+#   content hash  c6f2673fa6173653
+#   text hash     062138516985448e
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

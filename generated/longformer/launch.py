@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  765ed98986c4a114
-#   text hash     d0a7ffa5a475edf5
+#   content hash  c6f2673fa6173653
+#   text hash     fcea12d78f5ca5ad
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  765ed98986c4a114
-#   text hash     cfbe77b78c2866d5
+#   content hash  c6f2673fa6173653
+#   text hash     d3d95da98088d222
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

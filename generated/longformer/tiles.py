@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  765ed98986c4a114
-#   text hash     4ae63d7e87073461
+#   content hash  c6f2673fa6173653
+#   text hash     06bf4ad381d522e1
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cb20b48956c10e18
-#   text hash     b0e10e2b268c622c
+#   content hash  4c234423b8ea2150
+#   text hash     795a3786a9f4471e
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cb20b48956c10e18
-#   text hash     b597de06a3c9b055
+#   content hash  4c234423b8ea2150
+#   text hash     d630d6dde32df3f4
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

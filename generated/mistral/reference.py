@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cb20b48956c10e18
-#   text hash     2e9d967052497ad4
+#   content hash  4c234423b8ea2150
+#   text hash     641268431a489bc6
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cb20b48956c10e18
-#   text hash     04539b3e55dd6057
+#   content hash  4c234423b8ea2150
+#   text hash     8451cbc32cf0c742
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cb20b48956c10e18
-#   text hash     113c90359d99818f
+#   content hash  4c234423b8ea2150
+#   text hash     8c83e7604d961eee
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

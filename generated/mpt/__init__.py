@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  24ee9341865efb2c
-#   text hash     91b8b316955d1662
+#   content hash  0d8f5e09b17d6d33
+#   text hash     a7972e1ffcf73798
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

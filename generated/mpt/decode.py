@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  24ee9341865efb2c
-#   text hash     c3bd1b671b5a79b4
+#   content hash  0d8f5e09b17d6d33
+#   text hash     7a90c6d428d5413b
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

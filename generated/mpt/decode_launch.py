@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  24ee9341865efb2c
-#   text hash     61da867c4b1b6962
+#   content hash  0d8f5e09b17d6d33
+#   text hash     c21696ad23b2fa7c
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  24ee9341865efb2c
-#   text hash     c876731cb14c2b75
+#   content hash  0d8f5e09b17d6d33
+#   text hash     d7f49d503d5acd1e
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

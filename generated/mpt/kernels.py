@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  24ee9341865efb2c
-#   text hash     036865c40e05faf5
+#   content hash  0d8f5e09b17d6d33
+#   text hash     70c08f19ff95629a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  24ee9341865efb2c
-#   text hash     da9e97791eb03f64
+#   content hash  0d8f5e09b17d6d33
+#   text hash     108b5da3317c9bd8
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  997e414137b362f3
-#   text hash     5e8fe8f2b6a43701
+#   content hash  3d68ef444c7133b0
+#   text hash     95d8a110dff1cb94
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -215,8 +215,8 @@ def weigh(
     m_new = tl.maximum(m, tl.max(score, 1) * scale_log2)
     if OVERLAPPED:
         m_new = in_order(m_new, 2)
-    # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
-    pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
+    # a row that has seen no key yet keeps m = -inf: measure it from the least number, or -inf - -inf is NaN
+    pivot = tl.maximum(m_new, -3.4028234e38)
     p = tl.exp2(score * scale_log2 - pivot[:, None])  # [64, BLOCK_N]
     shrink = tl.exp2(m - pivot)  # [64]
     l *= gl.convert_layout(shrink, gl.SliceLayout(1, l.type.layout))[:, None]

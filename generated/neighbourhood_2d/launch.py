@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  997e414137b362f3
-#   text hash     e6401499be41a1f9
+#   content hash  3d68ef444c7133b0
+#   text hash     bd1add4d148b0d9b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  997e414137b362f3
-#   text hash     1d24f50467e91d5a
+#   content hash  3d68ef444c7133b0
+#   text hash     fadb577bec437c6e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

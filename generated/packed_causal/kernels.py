@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  124f4884c3705e13
-#   text hash     f8c62a0c482b3516
+#   content hash  6f0877f94b8239e4
+#   text hash     6fb32f3f29dbe48f
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

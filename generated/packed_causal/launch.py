@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  124f4884c3705e13
-#   text hash     764cd52a33be5bb2
+#   content hash  6f0877f94b8239e4
+#   text hash     1411eacb0bbb5d83
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

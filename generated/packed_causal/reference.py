@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  124f4884c3705e13
-#   text hash     5a5068ad8488b5f0
+#   content hash  6f0877f94b8239e4
+#   text hash     d4ba5d9e4199b329
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  124f4884c3705e13
-#   text hash     2fe53e4ea5f2a797
+#   content hash  6f0877f94b8239e4
+#   text hash     254007939659987b
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  124f4884c3705e13
-#   text hash     5b36357d416bbc21
+#   content hash  6f0877f94b8239e4
+#   text hash     48ee449de8331365
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d64006a8cd32d15a
-#   text hash     9f5bad7593cfb617
+#   content hash  1374f98d7cb76dd2
+#   text hash     c5296479f829701a
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

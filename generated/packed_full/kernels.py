@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d64006a8cd32d15a
-#   text hash     c32bbff554c4b2dc
+#   content hash  1374f98d7cb76dd2
+#   text hash     7f467e37ab95e260
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

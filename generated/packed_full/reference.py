@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d64006a8cd32d15a
-#   text hash     f3c45f3a1e45ec63
+#   content hash  1374f98d7cb76dd2
+#   text hash     31597c41c5f2d3ff
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d64006a8cd32d15a
-#   text hash     8b78ca49b14f8b65
+#   content hash  1374f98d7cb76dd2
+#   text hash     4110ede1ffd4d83f
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

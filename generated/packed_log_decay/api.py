@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  172e5c556a7917fa
-#   text hash     375d2f29ba1b5533
+#   content hash  88df084c380c77cc
+#   text hash     8936f3f4ec4f8c8d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  172e5c556a7917fa
-#   text hash     c3dc18ee8d201c34
+#   content hash  88df084c380c77cc
+#   text hash     e6f37e49a7e69530
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  172e5c556a7917fa
-#   text hash     79ef96afa97c1e75
+#   content hash  88df084c380c77cc
+#   text hash     0f98126c5727ca5e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  172e5c556a7917fa
-#   text hash     f8993d3dd8c1a679
+#   content hash  88df084c380c77cc
+#   text hash     5fceda8d9cd18b2e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  172e5c556a7917fa
-#   text hash     896ae2b5a4a7af6f
+#   content hash  88df084c380c77cc
+#   text hash     536fa25d15375d19
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e76ec03d09c072d4
-#   text hash     b36936fea4726e35
+#   content hash  950f2bb0011f1abe
+#   text hash     d250151c433d0dc6
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e76ec03d09c072d4
-#   text hash     3f97a6b291cac8c8
+#   content hash  950f2bb0011f1abe
+#   text hash     2414e6a33c2e997e
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -15,9 +15,9 @@ each program one warp loads, and workers of four warps take 64 of the queries ea
 
 A stage is ready once all its bytes have come, and free once every worker is done with it; a barrier counts each.
 Tiles of keys are visited from the last to the first: mixed ones, then full ones.
-With bfloat16 a row's weights are measured from the largest score of the first tile that shows it a key: full tiles need
-no search for larger ones. If a row's weights add up to more than 2**64 of that one, its LSE becomes NaN, and its tile
-is done once more; such rows then follow their largest score.
+With bfloat16 a row's weights are measured from 2**64 times the largest one of the first tile that shows it a key: full
+tiles need no search for larger ones. If a row's weights add up to more than that, its LSE becomes NaN, and its tile is
+done once more; such rows then follow their largest score.
 
 Layouts
     SCORES     [64, BLOCK_N] in registers, as a product leaves them; a quad of threads holds a row
@@ -150,11 +150,11 @@ def verdict_buffer(COUNT: gl.constexpr):
 
 @gluon.jit
 def outgrew(verdicts, stage, WORKERS: gl.constexpr):
-    """1 if some worker has told that one of the 64 rows which it had of a stage has outgrown its first keys; else 0."""
+    """The bits that some worker has told of one of the 64 rows which it had of a stage: it has outgrown its first keys."""
     found = 0
     for worker in gl.static_range(WORKERS):
         told = verdicts.index(stage * WORKERS + worker).load(gl.BlockedLayout([2], [32], [gl.num_warps()], [0]))
-        found |= tl.max(told, 0)
+        found |= tl.reduce_or(told, 0)
     return found
 
 
@@ -323,13 +323,14 @@ def weigh(
         keep = distance >= 0  # causal
         score = tl.where(keep, score, float("-inf"))
     # [64]
-    m_new = tl.maximum(m, tl.max(score, 1) * scale_log2)
-    # a row keeps what its first keys gave, unless it has outgrown that
-    m_new = tl.where(grows | (k_start + BLOCK_N > q_pos), m_new, m)
+    top = tl.max(score, 1) * scale_log2
+    # a row keeps what its first keys gave, with room for larger scores, unless it has outgrown that
+    top = tl.where(grows, top, top + 64.0)
+    m_new = tl.where(grows | (m == float("-inf")), tl.maximum(m, top), m)
     if OVERLAPPED:
         m_new = in_order(m_new, 2)
-    # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
-    pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
+    # a row that has seen no key yet keeps m = -inf: measure it from the least number, or -inf - -inf is NaN
+    pivot = tl.maximum(m_new, -3.4028234e38)
     p = tl.exp2(score * scale_log2 - pivot[:, None])  # [64, BLOCK_N]
     shrink = tl.exp2(m - pivot)  # [64]
     l *= gl.convert_layout(shrink, gl.SliceLayout(1, l.type.layout))[:, None]
@@ -480,8 +481,6 @@ def work(
             m = gl.full([64], float("-inf"), tl.float32, gl.SliceLayout(1, SCORES))
             # [64, 8]
             l = gl.full([64, 8], 0.0, tl.float32, SUMS)
-            # where first keys have scores of -inf, others are too large at once, whichever tiles they stand in
-            m = tl.where(grows, m, tl.maximum(m, -3.4e38))
             q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
             terms = (scale_log2, q_pos)
             first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
@@ -524,11 +523,9 @@ def work(
             store_rows(out_ptr + first_row * DV, Hq * DV, out_tile.load(WIDE), q_start + WORKER * 64, q_len, DV)
             fence_async_shared()
             # [64]
-            lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
-            # NaN, too, is not known to be small; and weights like that may carry values beyond float32
-            # [64]
-            finite = gl.convert_layout(tl.sum(out * 0.0, 1), m.type.layout) == 0.0
-            outgrown = (row < q_len) & ~grows & ~((l <= 2.0**64) & finite)
+            lse = tl.where(l == 0, float("inf"), m - 64.0 + tl.log2(l * 2.0**64))
+            # NaN, too, is not known to be small; 1 of it may be a sink's
+            outgrown = (row < q_len) & ~grows & ~(l <= 2.0)
             lse = tl.where(outgrown, float("nan"), lse)
             verdicts.index(stage * WORKERS + WORKER).store(outgrown.to(gl.int32))
             tl.store(lse_ptr + tl.cast(h, tl.int64) * q_rows + q_aligned + row, lse, mask=row < q_len)

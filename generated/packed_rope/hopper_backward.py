@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e76ec03d09c072d4
-#   text hash     91aa92c05a255715
+#   content hash  950f2bb0011f1abe
+#   text hash     9ee0c49418e403f4
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e76ec03d09c072d4
-#   text hash     36db780b80b5b026
+#   content hash  950f2bb0011f1abe
+#   text hash     0f70115d5e8e3b00
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e76ec03d09c072d4
-#   text hash     af327c7d6e0941d5
+#   content hash  950f2bb0011f1abe
+#   text hash     b8c05420af6a1428
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e76ec03d09c072d4
-#   text hash     17b52304c8a7849d
+#   content hash  950f2bb0011f1abe
+#   text hash     89b7be302fa1397d
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

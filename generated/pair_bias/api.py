@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  23a261094c1c1ec2
-#   text hash     2264e99a5444f4cc
+#   content hash  25b1314085aca0ed
+#   text hash     25ac7269e5313647
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

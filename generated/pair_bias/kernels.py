@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  23a261094c1c1ec2
-#   text hash     785cca18bffea126
+#   content hash  25b1314085aca0ed
+#   text hash     a750f314f30518cd
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

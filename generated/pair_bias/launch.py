@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  23a261094c1c1ec2
-#   text hash     f35f9a7bf561245a
+#   content hash  25b1314085aca0ed
+#   text hash     4d75e2a8849b4255
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  23a261094c1c1ec2
-#   text hash     46094d87f7322203
+#   content hash  25b1314085aca0ed
+#   text hash     509886e8c605adf7
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  23a261094c1c1ec2
-#   text hash     931a5456e96d4203
+#   content hash  25b1314085aca0ed
+#   text hash     358969fc8b2422c6
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bd7a660f8a7e542b
-#   text hash     37936eb844c6f2e1
+#   content hash  8925087db6a24353
+#   text hash     7f3a97ccb2411059
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bd7a660f8a7e542b
-#   text hash     e9aaa6538162c5c7
+#   content hash  8925087db6a24353
+#   text hash     c1765e5c407791a5
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

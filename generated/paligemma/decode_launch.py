@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bd7a660f8a7e542b
-#   text hash     8429a5759a4d1ec0
+#   content hash  8925087db6a24353
+#   text hash     8dc208dda0195619
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

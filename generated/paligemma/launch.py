@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bd7a660f8a7e542b
-#   text hash     0a21690d22fb9e0e
+#   content hash  8925087db6a24353
+#   text hash     b5af27ca0930eb12
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

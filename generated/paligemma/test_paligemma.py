@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bd7a660f8a7e542b
-#   text hash     d6c30ff14a5b8aa5
+#   content hash  8925087db6a24353
+#   text hash     2b4ae7bd3701ba0a
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

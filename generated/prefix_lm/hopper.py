@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b6a2150b5f147097
-#   text hash     3260f0a928b8d317
+#   content hash  5e22831bd5f164c1
+#   text hash     6194ceea6eaa842d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -214,8 +214,8 @@ def weigh(
     m_new = tl.maximum(m, tl.max(score, 1) * scale_log2)
     if OVERLAPPED:
         m_new = in_order(m_new, 2)
-    # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
-    pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
+    # a row that has seen no key yet keeps m = -inf: measure it from the least number, or -inf - -inf is NaN
+    pivot = tl.maximum(m_new, -3.4028234e38)
     p = tl.exp2(score * scale_log2 - pivot[:, None])  # [64, BLOCK_N]
     shrink = tl.exp2(m - pivot)  # [64]
     l *= gl.convert_layout(shrink, gl.SliceLayout(1, l.type.layout))[:, None]

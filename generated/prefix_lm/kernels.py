@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b6a2150b5f147097
-#   text hash     d3791bfd2bd73ec5
+#   content hash  5e22831bd5f164c1
+#   text hash     5e9d24e04dc84f4b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b6a2150b5f147097
-#   text hash     60cf711a53daba81
+#   content hash  5e22831bd5f164c1
+#   text hash     e988fd0ff8b829ae
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

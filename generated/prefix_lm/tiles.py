@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b6a2150b5f147097
-#   text hash     79011d970bbc4df7
+#   content hash  5e22831bd5f164c1
+#   text hash     e3b85f5e29fcb987
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

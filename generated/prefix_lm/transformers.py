@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b6a2150b5f147097
-#   text hash     aa8d0756fda61683
+#   content hash  5e22831bd5f164c1
+#   text hash     1bdd3d56d9802978
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

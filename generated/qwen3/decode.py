@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3e9f6527a750e202
-#   text hash     4934c5fc570b41ba
+#   content hash  0b95b97c1bbd7222
+#   text hash     6198f5e9c2791442
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

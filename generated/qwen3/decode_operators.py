@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3e9f6527a750e202
-#   text hash     c250b7a6d44bb67a
+#   content hash  0b95b97c1bbd7222
+#   text hash     9d61e5d7d7f55fe1
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

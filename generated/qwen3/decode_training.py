@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3e9f6527a750e202
-#   text hash     b01951b51324c7ae
+#   content hash  0b95b97c1bbd7222
+#   text hash     e68e1dd50a829031
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3e9f6527a750e202
-#   text hash     8c0d11d3cc65fa80
+#   content hash  0b95b97c1bbd7222
+#   text hash     a1ddfb1591e3c718
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3e9f6527a750e202
-#   text hash     6980c5ac6632b6ae
+#   content hash  0b95b97c1bbd7222
+#   text hash     45582103a7a0d12c
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

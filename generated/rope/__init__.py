@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  739c5bbbcc80b3ca
-#   text hash     810948e90f1dbd52
+#   content hash  e62a49a5111b5193
+#   text hash     f799eee6f0ca55b2
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  739c5bbbcc80b3ca
-#   text hash     e1617781a94f8e46
+#   content hash  e62a49a5111b5193
+#   text hash     5dd54821270e6704
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  739c5bbbcc80b3ca
-#   text hash     9ae018c2bbc2b163
+#   content hash  e62a49a5111b5193
+#   text hash     da1a90a7d96fdbdb
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

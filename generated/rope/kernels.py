@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  739c5bbbcc80b3ca
-#   text hash     ea0cddd33f94cf24
+#   content hash  e62a49a5111b5193
+#   text hash     7818520fade169f5
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

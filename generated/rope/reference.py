@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  739c5bbbcc80b3ca
-#   text hash     f9384feceae5b7bf
+#   content hash  e62a49a5111b5193
+#   text hash     57b1a1c32a4797af
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

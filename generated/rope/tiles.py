@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  739c5bbbcc80b3ca
-#   text hash     7e62bbb407ff6154
+#   content hash  e62a49a5111b5193
+#   text hash     161db10bd77ae197
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1bb924f2c559a297
-#   text hash     47bac2b61a73d36f
+#   content hash  b659817bf89025f1
+#   text hash     f2c0704ad96ba821
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

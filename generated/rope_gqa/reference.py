@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1bb924f2c559a297
-#   text hash     27379143fedc092c
+#   content hash  b659817bf89025f1
+#   text hash     d43d6bde1fe3ca10
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

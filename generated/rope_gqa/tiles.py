@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1bb924f2c559a297
-#   text hash     c700143edc3f0d0a
+#   content hash  b659817bf89025f1
+#   text hash     abbd43e8cb330ed2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

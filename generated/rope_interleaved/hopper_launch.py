@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  eeb349cd06137e97
-#   text hash     7f5a05847cb980f0
+#   content hash  b930a6a41715da01
+#   text hash     3e12d63ba306dd52
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

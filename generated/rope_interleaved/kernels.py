@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  eeb349cd06137e97
-#   text hash     f9db64461f8dd4d7
+#   content hash  b930a6a41715da01
+#   text hash     6ce08863b85f7630
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

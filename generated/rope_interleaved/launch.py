@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  eeb349cd06137e97
-#   text hash     46f3e4ec21b3d98a
+#   content hash  b930a6a41715da01
+#   text hash     90fb820dd547cd22
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  eeb349cd06137e97
-#   text hash     e698d23e6704bd13
+#   content hash  b930a6a41715da01
+#   text hash     a7a0aacde87fa92c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

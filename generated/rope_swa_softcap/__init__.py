@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8e712a71e2eb7af3
-#   text hash     43d0a9a36dc21d19
+#   content hash  9def00f5df5dc4ad
+#   text hash     a2c56614f7c4c03a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

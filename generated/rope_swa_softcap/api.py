@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8e712a71e2eb7af3
-#   text hash     ee7efd0aa5afd023
+#   content hash  9def00f5df5dc4ad
+#   text hash     6847f00d0a19fbd4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

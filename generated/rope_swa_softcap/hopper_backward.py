@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8e712a71e2eb7af3
-#   text hash     63e40d13ceeda035
+#   content hash  9def00f5df5dc4ad
+#   text hash     8a03240489d6ecf1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

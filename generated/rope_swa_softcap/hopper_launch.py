@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8e712a71e2eb7af3
-#   text hash     bdfabf5602f6fbe7
+#   content hash  9def00f5df5dc4ad
+#   text hash     17275e592bd6223a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8e712a71e2eb7af3
-#   text hash     aa8ccc58ddeb76db
+#   content hash  9def00f5df5dc4ad
+#   text hash     a289be86906848e8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  597cb60b36959ca0
-#   text hash     9f3506b08372ddee
+#   content hash  59c35fd36b0a416e
+#   text hash     c156c5069ecc9787
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

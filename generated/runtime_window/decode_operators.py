@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  597cb60b36959ca0
-#   text hash     f09bc61ffff9509c
+#   content hash  59c35fd36b0a416e
+#   text hash     46c30fdcceb0fa24
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  597cb60b36959ca0
-#   text hash     de9cd2c9b2a5c1b3
+#   content hash  59c35fd36b0a416e
+#   text hash     86e3852a7877d213
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  597cb60b36959ca0
-#   text hash     b8afaf092883a1f0
+#   content hash  59c35fd36b0a416e
+#   text hash     a633413dd29ce8b5
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

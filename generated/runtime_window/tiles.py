@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  597cb60b36959ca0
-#   text hash     8683622a96a33aff
+#   content hash  59c35fd36b0a416e
+#   text hash     0b551f33f6a67f8b
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d9da19e5985bd5fd
-#   text hash     564175fd0b8aee25
+#   content hash  a6501d19517cd3b1
+#   text hash     ad1382a04b1bfbad
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d9da19e5985bd5fd
-#   text hash     92e04efd853b1d01
+#   content hash  a6501d19517cd3b1
+#   text hash     fc06f356a72395a0
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

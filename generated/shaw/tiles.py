@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d9da19e5985bd5fd
-#   text hash     7cca737f575b6b5d
+#   content hash  a6501d19517cd3b1
+#   text hash     c68d42b80374226f
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f2bf74a5523e0ca8
-#   text hash     b97e5bf3effea8e7
+#   content hash  6f2397438e3b8ba2
+#   text hash     b2bec6536789bd36
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

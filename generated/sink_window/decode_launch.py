@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f2bf74a5523e0ca8
-#   text hash     d9e15845af11ff14
+#   content hash  6f2397438e3b8ba2
+#   text hash     c18d8e1a75b4172d
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f2bf74a5523e0ca8
-#   text hash     2d6fc4e83f50e414
+#   content hash  6f2397438e3b8ba2
+#   text hash     e64662e86364c53f
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

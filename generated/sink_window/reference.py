@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f2bf74a5523e0ca8
-#   text hash     ea9bc0ee6a067086
+#   content hash  6f2397438e3b8ba2
+#   text hash     92340b5c059cb8f5
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f2bf74a5523e0ca8
-#   text hash     ad6527ef45033b19
+#   content hash  6f2397438e3b8ba2
+#   text hash     034a16fb872615e7
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  201c0587f14fb258
-#   text hash     235025c600d8a243
+#   content hash  cf8d42c593f02f9f
+#   text hash     0b39ca7e7200aab8
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

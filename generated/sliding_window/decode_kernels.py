@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  201c0587f14fb258
-#   text hash     26da643cdc93a4c2
+#   content hash  cf8d42c593f02f9f
+#   text hash     8d9efe741ee1ae5c
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

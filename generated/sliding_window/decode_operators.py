@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  201c0587f14fb258
-#   text hash     a35f7f009e2ff503
+#   content hash  cf8d42c593f02f9f
+#   text hash     c605363e44cc4939
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  201c0587f14fb258
-#   text hash     baa55a8ac23c4e38
+#   content hash  cf8d42c593f02f9f
+#   text hash     7945e968aca645ee
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

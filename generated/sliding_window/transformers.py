@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  201c0587f14fb258
-#   text hash     cb97da27c71c6337
+#   content hash  cf8d42c593f02f9f
+#   text hash     d8fe4728fa86e009
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0c5f2e528bca155e
-#   text hash     b7069aac07501e40
+#   content hash  7695cc954f59ab48
+#   text hash     fc1aaaae632f9730
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

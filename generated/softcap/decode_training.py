@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0c5f2e528bca155e
-#   text hash     3ff4fa7026b44f7b
+#   content hash  7695cc954f59ab48
+#   text hash     318f5b3bce017a65
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0c5f2e528bca155e
-#   text hash     001eaccfdb57d3f0
+#   content hash  7695cc954f59ab48
+#   text hash     af1c19c63bd1862e
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -16,9 +16,9 @@ workers of four warps take 64 of the queries each, side by side:
 
 A stage is ready once all its bytes have come, and free once every worker is done with it; a barrier counts each.
 Tiles of keys are visited from the last to the first: mixed ones, then full ones.
-With bfloat16 a row's weights are measured from the largest score of the first tile that shows it a key: full tiles need
-no search for larger ones. If a row's weights add up to more than 2**64 of that one, its LSE becomes NaN, and the
-program goes through all its tiles once more; such rows then follow their largest score.
+With bfloat16 a row's weights are measured from 2**64 times the largest one of the first tile that shows it a key: full
+tiles need no search for larger ones. If a row's weights add up to more than that, its LSE becomes NaN, and its tile is
+done once more; such rows then follow their largest score.
 
 Layouts
     SCORES     [64, BLOCK_N] in registers, as a product leaves them; a quad of threads holds a row
@@ -57,10 +57,12 @@ Symbols
                        keys
     STEADY             whether m stays what it is for all rows of a tile
     outgrown           whether a row's weights add up to too much of what they are measured from
-    asks, asked        1 where a row asks for a second pass; the same of all workers' rows
+    nth                the number of a tile among those of its program, as far as 32 bits tell them apart
+    wanted             a pass goes through the tiles whose bits are set in it
+    asks, asked        the bits of tiles that a row asks for once more; the same of all workers' rows
     asked_ready        a barrier that all workers have told
     verdicts           for each stage and worker which rows have outgrown their first keys
-    AGAIN              whether this is the second pass through the program's tiles
+    AGAIN              whether this is the second pass through the program's tiles, in which few are wanted
     counts             how many tiles there were before a pass, or are after it
     first_lse          what the first pass left in the place of the LSE
     entries_ptr        always None: other calls take the portable kernels, with which this one shares its launch
@@ -103,24 +105,24 @@ def add_digits(place, step, order):
 
 @gluon.jit
 def outgrew(verdicts, stage, WORKERS: gl.constexpr):
-    """1 if some worker has told that one of the 64 rows which it had of a stage has outgrown its first keys; else 0."""
+    """The bits that some worker has told of one of the 64 rows which it had of a stage: it has outgrown its first keys."""
     found = 0
     for worker in gl.static_range(WORKERS):
         told = verdicts.index(stage * WORKERS + worker).load(gl.BlockedLayout([2], [32], [gl.num_warps()], [0]))
-        found |= tl.max(told, 0)
+        found |= tl.reduce_or(told, 0)
     return found
 
 
 @gluon.jit
 def heard(asked, asked_ready, WORKERS: gl.constexpr):
-    """Whether some worker asks for a second pass, once all have told."""
+    """Which tiles some worker asks for once more, as bits, once all have told."""
     mbarrier.wait(asked_ready, 0)
-    return outgrew(asked, 0, WORKERS) > 0
+    return outgrew(asked, 0, WORKERS)
 
 
 @gluon.jit
 def ask(asked, asked_ready, asks, WORKERS: gl.constexpr, WORKER: gl.constexpr):
-    """Tell whether rows of this worker ask for one, and hear the others."""
+    """Tell which tiles rows of this worker ask for, and hear the others."""
     asked.index(WORKER).store(asks)
     mbarrier.arrive(asked_ready, count=1)
     return heard(asked, asked_ready, WORKERS)
@@ -290,32 +292,41 @@ def anywhere(x, to):
 
 
 @triton.constexpr_function
-def tanh_of_scores(count):
-    """PTX of tanh for `count` scores of a thread: a warp whose scores are all near 0, as they mostly are, is done sooner.
+def tanh_of_some(first, end, count):
+    """PTX of tanh for some of a thread's scores: a warp whose scores are all near 0, as they mostly are, is done sooner."""
+    scores = [(f"${count + i}", f"${i}") for i in range(first, end)]
+    lines = [f"mov.f32 largest{i}, 0.0;" for i in range(4)]
+    for i in range(first, end):
+        lines += [f"abs.f32 size, ${count + i};", f"max.f32 largest{i % 4}, largest{i % 4}, size;"]
+    lines += [f"max.f32 largest0, largest0, largest{i};" for i in range(1, 4)]
+    lines += ["setp.gt.f32 far, largest0, bound;", "vote.sync.any.pred any, far, 0xffffffff;"]
+    lines += [f"@any bra.uni far{first};", *(line for score in scores for line in near_zero(*score))]
+    lines += [f"bra.uni done{first};", f"far{first}:", *(line for score in scores for line in anywhere(*score))]
+    return [*lines, f"done{first}:"]
+
+
+@triton.constexpr_function
+def tanh_of_scores(count, at_once):
+    """PTX of tanh for `count` scores of a thread, so many at once.
 
     Both ways give a score near 0 the same bits: they do not depend on the scores beside it.
     """
-    scores = [(f"${count + i}", f"${i}") for i in range(count)]
     lines = ["{", ".reg .f32 factor, number<4>, twice, bound, square, slope, inner, outer, size, power, largest<4>;"]
     lines += [".reg .pred far, any;", f"mov.f32 factor, ${2 * count};", *numbers()]
-    lines += [f"mov.f32 largest{i}, 0.0;" for i in range(4)]
-    for i in range(count):
-        lines += [f"abs.f32 size, ${count + i};", f"max.f32 largest{i % 4}, largest{i % 4}, size;"]
-    lines += [f"max.f32 largest0, largest0, largest{i};" for i in range(1, 4)]
-    lines += ["setp.gt.f32 far, largest0, bound;", "vote.sync.any.pred any, far, 0xffffffff;", "@any bra.uni some_far;"]
-    lines += [line for score in scores for line in near_zero(*score)]
-    lines += ["bra.uni done;", "some_far:", *(line for score in scores for line in anywhere(*score))]
-    return "\n".join([*lines, "done:", "}"])
+    for first in range(0, count, at_once):
+        lines += tanh_of_some(first, min(first + at_once, count), count)
+    return "\n".join([*lines, "}"])
 
 
 @gluon.jit
-def tanh(x, factor=1.0):
-    """tanh of x * factor, of a tile of scores to a few units in the last place."""
+def tanh(x, factor=1.0, AT_ONCE: gl.constexpr = 64):
+    """tanh of x * factor, of a tile of scores to a few units in the last place, AT_ONCE of a thread's at once."""
     if len(x.shape) == 2 and x.shape[0] == 64 and x.shape[1] >= 16:
         COUNT: gl.constexpr = x.shape[1] // 2  # of each of 128 threads
         constraints: gl.constexpr = operands("=&f", COUNT, 2 * COUNT)
+        code: gl.constexpr = tanh_of_scores(COUNT, AT_ONCE)
         factors = gl.full(x.shape, factor, gl.float32, x.type.layout)
-        return gl.inline_asm_elementwise(tanh_of_scores(COUNT), constraints, [x, factors], gl.float32, False, COUNT)
+        return gl.inline_asm_elementwise(code, constraints, [x, factors], gl.float32, False, COUNT)
     else:
         return any_tanh(x * factor)
 
@@ -334,13 +345,14 @@ def weigh(
         keep = distance >= 0  # causal
         score = tl.where(keep, score, float("-inf"))
     # [64]
-    m_new = tl.maximum(m, tl.max(score, 1) * (30.0 * LOG2E))
-    # a row keeps what its first keys gave, unless it has outgrown that
-    m_new = tl.where(grows | (k_start + BLOCK_N > q_pos), m_new, m)
+    top = tl.max(score, 1) * (30.0 * LOG2E)
+    # a row keeps what its first keys gave, with room for larger scores, unless it has outgrown that
+    top = tl.where(grows, top, top + 64.0)
+    m_new = tl.where(grows | (m == float("-inf")), tl.maximum(m, top), m)
     if OVERLAPPED:
         m_new = in_order(m_new, 2)
-    # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
-    pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
+    # a row that has seen no key yet keeps m = -inf: measure it from the least number, or -inf - -inf is NaN
+    pivot = tl.maximum(m_new, -3.4028234e38)
     p = tl.exp2(score * (30.0 * LOG2E) - pivot[:, None])  # [64, BLOCK_N]
     shrink = tl.exp2(m - pivot)  # [64]
     l *= gl.convert_layout(shrink, gl.SliceLayout(1, l.type.layout))[:, None]
@@ -354,7 +366,7 @@ def weigh_on(
 ):  # fmt: skip
     """Weights of one tile of keys that all rows see, measured from what those before were, and partial sums with them."""
     scale, q_pos = terms
-    score = tanh(score, scale / 30.0)  # softcap
+    score = tanh(score, scale / 30.0, 32 if OVERLAPPED else 64)  # softcap
     p = tl.exp2(score * (30.0 * LOG2E) - m[:, None])  # [64, BLOCK_N]
     l += gl.convert_layout(partial_row_sums(p), l.type.layout, assert_trivial=True)
     if OVERLAPPED:
@@ -437,11 +449,11 @@ def add_last(at, acc, packed, buffers, STAGES: gl.constexpr, WEIGHTS: gl.constex
 
 @gluon.jit
 def work_through(
-    counts, arguments, order, queries, buffers, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    wanted, counts, arguments, order, queries, buffers, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr, Q_STAGES: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr,
     WORKERS: tl.constexpr, WORKER: tl.constexpr, AGAIN: tl.constexpr
 ):  # fmt: skip
-    """Store out and the LSE of 64 queries of each tile of this program; rows that outgrow their first keys ask for more."""
+    """Store out and the LSE of 64 queries of each wanted tile; rows that outgrow their first keys ask for more."""
     out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale = arguments
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free, asked, asked_ready = queries
@@ -453,17 +465,18 @@ def work_through(
     )
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
     at, visits, begun = counts  # tiles of keys, ranges of such tiles, and tiles of queries so far
-    asks = gl.full([64], 0, gl.int32, gl.SliceLayout(1, SCORES))  # 1 where a row does
+    asks = gl.full([64], 0, gl.int32, gl.SliceLayout(1, SCORES))  # for each row
     place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
-    for _ in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
+    for i in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
         for half in tl.range(0, per_item):
             early = place[1]
             tile = tl.where(half == 0, tiles - 1 - early, early)
             head = place[0] * group + place[2]
             b, h = head // Hq, head % Hq
+            nth = (i * per_item + half) % 32
             q_start = tile * BLOCK_M
             q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-            if (half == 0) | (early < tiles - 1 - early):
+            if ((half == 0) | (early < tiles - 1 - early)) & (wanted >> nth & 1 > 0):
                 q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
                 q_first = q_start + q_begin
                 q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
@@ -483,8 +496,6 @@ def work_through(
                 m = gl.full([64], float("-inf"), tl.float32, gl.SliceLayout(1, SCORES))
                 # [64, 8]
                 l = gl.full([64, 8], 0.0, tl.float32, SUMS)
-                # where first keys have scores of -inf, others are too large at once, whichever tiles they stand in
-                m = tl.where(grows, m, tl.maximum(m, -3.4e38))
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_ready.index(stage), begun // Q_STAGES & 1)
                 q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
@@ -532,13 +543,11 @@ def work_through(
                 mbarrier.arrive(q_free.index(stage), count=1)
                 begun += 1
                 # [64]
-                lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
-                # NaN, too, is not known to be small; and weights like that may carry values beyond float32
-                # [64]
-                finite = gl.convert_layout(tl.sum(out * 0.0, 1), m.type.layout) == 0.0
-                outgrown = (row < q_len) & ~grows & ~((l <= 2.0**64) & finite)
+                lse = tl.where(l == 0, float("inf"), m - 64.0 + tl.log2(l * 2.0**64))
+                # NaN, too, is not known to be small; 1 of it may be a sink's
+                outgrown = (row < q_len) & ~grows & ~(l <= 2.0)
                 lse = tl.where(outgrown, float("nan"), lse)
-                asks = asks | outgrown.to(gl.int32)
+                asks = asks | tl.where(outgrown, 1 << nth, 0)
                 tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_total + q_offset + row, lse, mask=row < q_len)
         place = add_digits(place, step, order)
     return (at, visits, begun), asks
@@ -553,13 +562,14 @@ def work(
     """Store out and the LSE of 64 queries of each tile of this program."""
     q_buffer, q_ready, q_free, asked, asked_ready = queries
     counts, asks = work_through(
-        (0, 0, 0), arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS,
+        -1, (0, 0, 0), arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS,
         WORKER, AGAIN=False
     )  # fmt: skip
     if q_buffer.dtype == gl.bfloat16:
-        if ask(asked, asked_ready, asks, WORKERS, WORKER):
+        wanted = ask(asked, asked_ready, asks, WORKERS, WORKER)
+        if wanted != 0:
             work_through(
-                counts, arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV,
+                wanted, counts, arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV,
                 WORKERS, WORKER, AGAIN=True
             )  # fmt: skip
 
@@ -582,7 +592,7 @@ def load_keys(
 
 @gluon.jit
 def load_through(
-    counts, lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M: tl.constexpr,
+    wanted, counts, lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, GROUP: tl.constexpr,
     WORKERS: tl.constexpr
 ):  # fmt: skip
@@ -592,16 +602,17 @@ def load_through(
     q_buffer, q_ready, q_free, asked, asked_ready = queries
     at, begun = counts  # tiles of keys, and tiles of queries so far
     place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
-    for _ in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
+    for i in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
         for half in tl.range(0, per_item):
             early = place[1]
             tile = tl.where(half == 0, tiles - 1 - early, early)
             head = place[0] * group + place[2]
             b, h = head // Hq, head % Hq
+            nth = (i * per_item + half) % 32
             kv_h = h // GROUP
             q_start = tile * BLOCK_M
             q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-            if (half == 0) | (early < tiles - 1 - early):
+            if ((half == 0) | (early < tiles - 1 - early)) & (wanted >> nth & 1 > 0):
                 q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
                 q_first = q_start + q_begin
                 q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
@@ -628,17 +639,18 @@ def load_tiles(
     lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr, Q_STAGES: tl.constexpr, GROUP: tl.constexpr, WORKERS: tl.constexpr
 ):  # fmt: skip
-    """Copy all tiles, and again if a worker asks for a second pass."""
+    """Copy all tiles, and those again that a worker asks for."""
     q_buffer, q_ready, q_free, asked, asked_ready = queries
     counts = load_through(
-        (0, 0), lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP,
+        -1, (0, 0), lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP,
         WORKERS
     )  # fmt: skip
     if q_buffer.dtype == gl.bfloat16:
-        if heard(asked, asked_ready, WORKERS):
+        wanted = heard(asked, asked_ready, WORKERS)
+        if wanted != 0:
             load_through(
-                counts, lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M, BLOCK_N, STAGES, Q_STAGES,
-                GROUP, WORKERS
+                wanted, counts, lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M, BLOCK_N, STAGES,
+                Q_STAGES, GROUP, WORKERS
             )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0c5f2e528bca155e
-#   text hash     9a14e3e04a3b96de
+#   content hash  7695cc954f59ab48
+#   text hash     74ee76ca17a19e5a
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

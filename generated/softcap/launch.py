@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0c5f2e528bca155e
-#   text hash     ff91ad41143bf439
+#   content hash  7695cc954f59ab48
+#   text hash     114ca2cbed1febdd
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

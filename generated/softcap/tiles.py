@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0c5f2e528bca155e
-#   text hash     fbb0be833e185bbd
+#   content hash  7695cc954f59ab48
+#   text hash     34b43c64414664bf
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  84f206c2a56e49e2
-#   text hash     e2ffbfe4c146ff25
+#   content hash  2a0ce424bcd97c48
+#   text hash     478a120f98bcc0c9
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

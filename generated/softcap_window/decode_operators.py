@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  84f206c2a56e49e2
-#   text hash     a87e486cfa28f4e6
+#   content hash  2a0ce424bcd97c48
+#   text hash     51d549eab89749ed
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  84f206c2a56e49e2
-#   text hash     04481890548a75aa
+#   content hash  2a0ce424bcd97c48
+#   text hash     986fd4ea7c9e36ff
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  84f206c2a56e49e2
-#   text hash     4bb8f77e47498000
+#   content hash  2a0ce424bcd97c48
+#   text hash     0b2bb401b0c60153
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  84f206c2a56e49e2
-#   text hash     b5d78b592cdd5bf1
+#   content hash  2a0ce424bcd97c48
+#   text hash     b994de0009df9be9
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e7d12ca8fda9e173
-#   text hash     0d27f0428bd13205
+#   content hash  8cde2959fd2a5190
+#   text hash     c197a28d371b9fde
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e7d12ca8fda9e173
-#   text hash     5807cd647af477bf
+#   content hash  8cde2959fd2a5190
+#   text hash     16276ccf04bd3b56
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

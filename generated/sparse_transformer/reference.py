@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e7d12ca8fda9e173
-#   text hash     fc0807b22a01115a
+#   content hash  8cde2959fd2a5190
+#   text hash     d1d854a1e978575a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e7d12ca8fda9e173
-#   text hash     ea9f69d6e3e36cc3
+#   content hash  8cde2959fd2a5190
+#   text hash     a9ef123edd045a12
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e7d12ca8fda9e173
-#   text hash     3e76e22a7e2d50a2
+#   content hash  8cde2959fd2a5190
+#   text hash     4e75b6015fd2b3e1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

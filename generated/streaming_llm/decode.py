@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  82574d72b090af03
-#   text hash     a7ca19d2b9295bd3
+#   content hash  2cff8205cf4d8569
+#   text hash     46e7b99143deadca
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

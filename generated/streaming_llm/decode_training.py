@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  82574d72b090af03
-#   text hash     ebfc4a291c795d6c
+#   content hash  2cff8205cf4d8569
+#   text hash     0d33ef451791ae4c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  82574d72b090af03
-#   text hash     7e96ddb4f8f39312
+#   content hash  2cff8205cf4d8569
+#   text hash     8f8f5689cd79deaf
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  82574d72b090af03
-#   text hash     6797f2db8070ba7b
+#   content hash  2cff8205cf4d8569
+#   text hash     ed14ed4186ab6ad8
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c7f99d1a8506e9e9
-#   text hash     0bf3ea7bcd6f01e9
+#   content hash  f3168f22942037c9
+#   text hash     477a250bb4943edf
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

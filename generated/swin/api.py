@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c7f99d1a8506e9e9
-#   text hash     c7bb14e7cc3366d9
+#   content hash  f3168f22942037c9
+#   text hash     420b375d768d7c6f
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

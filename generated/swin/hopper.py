@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c7f99d1a8506e9e9
-#   text hash     d2c3ca7a0b560e62
+#   content hash  f3168f22942037c9
+#   text hash     9c768b49232fb729
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -217,8 +217,8 @@ def weigh(
     m_new = tl.maximum(m, tl.max(score, 1) * LOG2E)
     if OVERLAPPED:
         m_new = in_order(m_new, 2)
-    # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
-    pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
+    # a row that has seen no key yet keeps m = -inf: measure it from the least number, or -inf - -inf is NaN
+    pivot = tl.maximum(m_new, -3.4028234e38)
     p = tl.exp2(score * LOG2E - pivot[:, None])  # [64, BLOCK_N]
     shrink = tl.exp2(m - pivot)  # [64]
     l *= gl.convert_layout(shrink, gl.SliceLayout(1, l.type.layout))[:, None]

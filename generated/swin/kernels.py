@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c7f99d1a8506e9e9
-#   text hash     f88a5930c264d4ea
+#   content hash  f3168f22942037c9
+#   text hash     bbb860fa4f0f906a
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

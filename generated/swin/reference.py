@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c7f99d1a8506e9e9
-#   text hash     e36286e3624a6b32
+#   content hash  f3168f22942037c9
+#   text hash     44d2c9a0d8aff6c2
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

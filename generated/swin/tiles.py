@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c7f99d1a8506e9e9
-#   text hash     b619620a3181b492
+#   content hash  f3168f22942037c9
+#   text hash     9b6fff6defb9fcc6
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

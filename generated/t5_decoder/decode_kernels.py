@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  27eabb81016655f6
-#   text hash     1a7b1f99a522bd81
+#   content hash  4af8bf4afb612614
+#   text hash     bb64720e3ae8a1d8
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  27eabb81016655f6
-#   text hash     d5c3a6975eb8b915
+#   content hash  4af8bf4afb612614
+#   text hash     e428bb2e388be4d1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  27eabb81016655f6
-#   text hash     882538cb5fe5659f
+#   content hash  4af8bf4afb612614
+#   text hash     e21748a0cdf6e76f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  27eabb81016655f6
-#   text hash     9172f9ddd4dd49b2
+#   content hash  4af8bf4afb612614
+#   text hash     43e73a06476dcd23
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

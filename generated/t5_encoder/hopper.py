@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7e764df0823b221e
-#   text hash     a2a78d22f678d426
+#   content hash  4a4f24a51f1ec7c7
+#   text hash     ef76af81f65e25f4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -222,8 +222,8 @@ def weigh(
     m_new = tl.maximum(m, tl.max(score, 1) * LOG2E)
     if OVERLAPPED:
         m_new = in_order(m_new, 2)
-    # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
-    pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
+    # a row that has seen no key yet keeps m = -inf: measure it from the least number, or -inf - -inf is NaN
+    pivot = tl.maximum(m_new, -3.4028234e38)
     p = tl.exp2(score * LOG2E - pivot[:, None])  # [64, BLOCK_N]
     shrink = tl.exp2(m - pivot)  # [64]
     l *= gl.convert_layout(shrink, gl.SliceLayout(1, l.type.layout))[:, None]

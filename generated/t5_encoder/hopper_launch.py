@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7e764df0823b221e
-#   text hash     0bc3cf200265f76d
+#   content hash  4a4f24a51f1ec7c7
+#   text hash     c050af088217a07a
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

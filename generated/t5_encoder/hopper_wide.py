@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7e764df0823b221e
-#   text hash     2b7ff7ec8fa82d24
+#   content hash  4a4f24a51f1ec7c7
+#   text hash     4eb0ea33d52ea8c7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

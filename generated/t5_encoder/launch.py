@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7e764df0823b221e
-#   text hash     cf337a984aa773e7
+#   content hash  4a4f24a51f1ec7c7
+#   text hash     ea48ef0f8e80d3b3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7e764df0823b221e
-#   text hash     84cd3dce893f093f
+#   content hash  4a4f24a51f1ec7c7
+#   text hash     f1890e12c2bd3c9c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

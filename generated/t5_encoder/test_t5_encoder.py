@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7e764df0823b221e
-#   text hash     f7799b549440c8b0
+#   content hash  4a4f24a51f1ec7c7
+#   text hash     fcd9dfb7883591ab
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  536ca39c864500fd
-#   text hash     09f8022a4c88ab2b
+#   content hash  017be72316bcca3c
+#   text hash     8ea65ad6b4a35c82
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

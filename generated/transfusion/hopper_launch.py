@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  536ca39c864500fd
-#   text hash     ae64f37286aeedc8
+#   content hash  017be72316bcca3c
+#   text hash     48e94e79ee4b2c6c
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

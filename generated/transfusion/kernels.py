@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  536ca39c864500fd
-#   text hash     0284c1621a0eff0d
+#   content hash  017be72316bcca3c
+#   text hash     8512942ded974e1c
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  536ca39c864500fd
-#   text hash     f136028149b1c013
+#   content hash  017be72316bcca3c
+#   text hash     8a10373f5f944aeb
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

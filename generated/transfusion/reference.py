@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  536ca39c864500fd
-#   text hash     5b88a0e195a43849
+#   content hash  017be72316bcca3c
+#   text hash     2e2d32dd1e65a4ad
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

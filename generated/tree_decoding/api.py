@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7cfbc4d3df30ec03
-#   text hash     36e2caf4c029e60b
+#   content hash  fe04d3a19a4ff926
+#   text hash     0e0d7b0eb41119af
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7cfbc4d3df30ec03
-#   text hash     0495c39f54c6abbb
+#   content hash  fe04d3a19a4ff926
+#   text hash     6dd342c73ff1b607
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

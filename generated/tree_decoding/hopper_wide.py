@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7cfbc4d3df30ec03
-#   text hash     306cb67288dce4b2
+#   content hash  fe04d3a19a4ff926
+#   text hash     88cd8c3c6c68bdfa
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

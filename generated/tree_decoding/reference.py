@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7cfbc4d3df30ec03
-#   text hash     781067291bcbaf78
+#   content hash  fe04d3a19a4ff926
+#   text hash     0b5e9fdd63fccb99
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7cfbc4d3df30ec03
-#   text hash     cd49ce351dade26c
+#   content hash  fe04d3a19a4ff926
+#   text hash     0d0ea07c6319002c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

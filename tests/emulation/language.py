@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import random
@@ -132,6 +133,7 @@ class Emulation:
             "clamp": lambda x, low, high, propagate_nan: Value(x.x.clamp(low, high)),
             "max": lambda x, axis=None: Value(x.x.amax(_axes(x, axis))),
             "min": lambda x, axis=None: Value(x.x.amin(_axes(x, axis))),
+            "reduce_or": lambda x, axis: Value(functools.reduce(torch.bitwise_or, x.x.unbind(axis))),
             "sum": lambda x, axis=None: Value(x.x.sum(_axes(x, axis), dtype=_summed(x.x.dtype))),
             "fma": lambda a, b, c: Value(tensor(a) * plain(b) + plain(c)),
             "expand_dims": lambda x, axis: Value(x.x.unsqueeze(axis)),

@@ -12,6 +12,7 @@ from typing import Any
 import devices
 import pytest
 import torch
+from emulation.machine import Machine
 from emulation.package import Package
 from emulation.values import Misuse
 from random_specs import RandomSpec, generate, write
@@ -136,6 +137,25 @@ def test_rows_that_outgrow_their_first_keys_are_right(name: str, size: int) -> N
     assert outgrown(name, size, GENERATED / name) < CLOSE
 
 
+def test_only_tiles_with_rows_that_outgrow_are_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    multiply, made = Machine.multiply, 0
+
+    def counted(*given: Any) -> Any:
+        nonlocal made
+        made += 1
+        return multiply(*given)
+
+    monkeypatch.setattr(Machine, "multiply", counted)
+    of, package = planned("causal"), Package(GENERATED / "causal", multiprocessors=2)
+    call = calls.make(of, Sizes(1, 1000, 1000, 2, 2, 64, 64, "bf16").of(of.spec), "cpu")
+    package.attention(*call.operands)
+    once, made = made, 0
+    with torch.no_grad():
+        call.operands[0][0, 290] = 40 * call.operands[1][0, 200]
+    package.attention(*call.operands)
+    assert once < made < 1.3 * once
+
+
 def retaken(name: str, size: int, folder: Path, seed: int = 0, multiprocessors: int = 2) -> float:
     """The same of packed sequences, whose tiles are done again one by one; several rows, the last tile's, too."""
     package, make = Package(folder, seed, multiprocessors), torch.Generator().manual_seed(0)
@@ -167,17 +187,18 @@ def test_packed_rows_that_outgrow_their_first_keys_are_right(name: str, size: in
 
 @pytest.mark.parametrize("name", ["causal", "full"])
 @pytest.mark.parametrize("strength", [1, 5])
-def test_large_values_stay_finite_beside_large_weights(name: str, strength: int) -> None:
-    """Weights of up to 2**64 times values beyond 2**63 are more than float32 holds."""
+@pytest.mark.parametrize("size", [1e36, 1e-12])
+def test_values_of_any_size_are_weighed(name: str, strength: int, size: float) -> None:
+    """Weights above 1 would carry large values beyond what float32 holds; far below it they would lose small ones."""
     of, package = planned(name), Package(GENERATED / name)
     call = calls.make(of, Sizes(1, 300, 300, 2, 2, 64, 64, "bf16").of(of.spec), "cpu")
     q, k, v = call.operands
     with torch.no_grad():
-        q[0, 290], v[:] = strength * k[0, 100], v * 1e36
+        q[0, 290], v[:] = strength * k[0, 100], v * size
     out, lse = package.attention(q, k, v, **call.keywords, return_lse=True)
     truth, known = package.module.reference(*(x.float() for x in (q, k, v)), **call.keywords, return_lse=True)
     assert truth.isfinite().all()
-    assert max(apart(out / 1e36, truth / 1e36) / 8, apart(lse, known)) < CLOSE
+    assert max(apart(out / size, truth / size) / 8, apart(lse, known)) < CLOSE
 
 
 @pytest.mark.parametrize("fault", RETAKEN)

@@ -38,7 +38,7 @@ FAULTS = {
     ),
     "sums that are not rescaled": (FORWARD, "l *= gl.convert_layout(shrink,", "l *= gl.convert_layout(shrink * 0 + 1,"),
     "wide sums that are never rescaled": (FORWARD, "@!any bra.uni done;", "bra.uni done;"),
-    "the LSE in other units": (FORWARD, "m + tl.log2(l))", "m + tl.log(l))"),
+    "the LSE in other units": (FORWARD, "tl.log2(l * 2.0**64)", "tl.log(l * 2.0**64)"),
     "mixed tiles backward without their mask": (BACKWARD, "tl.where(keep, p, 0.0)", "tl.where(keep, p, p)"),
     "dQ added up twice": (
         BACKWARD, "    add_tile(dq_sum_desc, [place * 16, 0], shares.index(WORKER))\n",
@@ -138,10 +138,10 @@ def test_the_suite_fails_on(fault: str, tmp_path: Path) -> None:
 
 # of rows whose later keys weigh far more than their first ones: no call of a suite has such
 OUTGROWN = {
-    "no second pass": ("return outgrew(asked, 0, WORKERS) > 0", "return outgrew(asked, 0, WORKERS) > 1"),
+    "no second pass": ("return outgrew(asked, 0, WORKERS)", "return 0 * outgrew(asked, 0, WORKERS)"),
     "rows that keep what they have outgrown": ("grows = first_lse != first_lse", "grows = first_lse < first_lse"),
     "rows that all follow their largest score": ("grows = first_lse != first_lse", "grows = row == row"),
-    "sums of any size": ("~((l <= 2.0**64) & finite)", "(l < 0)"),
+    "sums of any size": ("~(l <= 2.0)", "(l < 0)"),
     "tiles without a search in the second pass": ("full_last = first\n", "full_last = full_last\n"),
 }
 

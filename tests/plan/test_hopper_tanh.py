@@ -114,9 +114,9 @@ def test_a_factor_whose_powers_vanish_loses_no_more_than_the_exponential_does(fa
     assert np.max(np.abs(tanh_by("anywhere", x[np.isfinite(x)], factor) - right[np.isfinite(x)])) < 6 * ULP
 
 
-def lines_of(count: int) -> list[str]:
+def lines_of(count: int, at_once: int = 64) -> list[str]:
     """The assembly for so many scores, of which the last operands give the factor, here 1."""
-    lines: list[str] = functions()["tanh_of_scores"](count).replace(f"${2 * count}", "1.0").split("\n")
+    lines: list[str] = functions()["tanh_of_scores"](count, at_once).replace(f"${2 * count}", "1.0").split("\n")
     return lines
 
 
@@ -126,13 +126,13 @@ def test_what_is_no_number_stays_none() -> None:
         assert np.isnan(found["$0"]).tolist() == [True, False]
 
 
-@pytest.mark.parametrize("count", [1, 7, 32])
-def test_a_score_has_the_same_bits_beside_any_others(count: int) -> None:
+@pytest.mark.parametrize(("count", "at_once"), [(1, 64), (7, 64), (32, 64), (32, 32), (40, 32)])
+def test_a_score_has_the_same_bits_beside_any_others(count: int, at_once: int) -> None:
     x = np.random.default_rng(0).uniform(-0.55, 0.55, (count, 32)).astype(float32)
-    alone = worked_out(lines_of(count), {f"${count + i}": x[i] for i in range(count)})
+    alone = worked_out(lines_of(count, at_once), {f"${count + i}": x[i] for i in range(count)})
     beside = x.copy()
     beside[-1, 5] = 3.0
-    found = worked_out(lines_of(count), {f"${count + i}": beside[i] for i in range(count)})
+    found = worked_out(lines_of(count, at_once), {f"${count + i}": beside[i] for i in range(count)})
     assert found["outer"].size and "outer" not in alone  # both ways were taken
     for i in range(count):
         same = found[f"${i}"] == alone[f"${i}"]

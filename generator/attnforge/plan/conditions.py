@@ -7,9 +7,10 @@ hides all keys behind a query is told from other conditions.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 
+from ..expressions.inputs import Input
 from ..expressions.linear_forms import linear, variable
 from ..expressions.tree import COMPARISONS, Node
 
@@ -60,7 +61,7 @@ def shows_itself(keep: Node, least: Mapping[str, float] = MappingProxyType({})) 
         return (all if keep.op == "and" else any)(shows_itself(arg, least) for arg in keep.args)
     if keep.op not in ("<", "<=", ">", ">=", "==") or any(arg.type != "int" for arg in keep.args):
         return False
-    left, right = map(linear, map(_at_itself, keep.args if keep.op in ("<", "<=") else reversed(keep.args)))
+    left, right = map(linear, map(at_itself, keep.args if keep.op in ("<", "<=") else reversed(keep.args)))
     above = right - left  # a sum of numbers
     numbers = [(str(atom.value), factor) for atom, factor in above.terms if atom.op in ("option", "input")]
     if len(numbers) < len(above.terms) or any(factor < 0 or name not in least for name, factor in numbers):
@@ -69,8 +70,24 @@ def shows_itself(keep: Node, least: Mapping[str, float] = MappingProxyType({})) 
     return lowest >= (0 if "=" in keep.op else 1) and (keep.op != "==" or not (above.terms or above.constant))
 
 
-def _at_itself(node: Node) -> Node:
+def at_itself(node: Node) -> Node:
     """The expression where a query meets the key at its own position."""
     if node == variable("k"):
         return variable("q")
-    return dataclasses.replace(node, args=tuple(map(_at_itself, node.args)))
+    return dataclasses.replace(node, args=tuple(map(at_itself, node.args)))
+
+
+_POLELESS = frozenset({"num", "var", "option", "local", "+", "-", "*", "neg", "abs", "min", "max", "tanh", "where"})
+
+
+def is_finite(node: Node, inputs: Iterable[Input]) -> bool:
+    """True if an expression is certain to be finite where what it reads of the call's numbers is.
+
+    Values of pairs, keys or tables may be -inf to hide keys, those of a head may not; what is taken from itself is 0.
+    """
+    if node.op == "-" and node.args[0] == node.args[1]:
+        return True
+    of_heads = {x.name for x in inputs if {*x.kinds} <= {"batch", "head", "kv_head"}}
+    known = node.op in _POLELESS | COMPARISONS or (node.op == "input" and node.value in of_heads)
+    known |= node.op == "/" and node.args[1].op == "num"
+    return known and all(is_finite(arg, inputs) for arg in node.args)

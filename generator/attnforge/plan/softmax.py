@@ -42,10 +42,10 @@ def start(
     )
 
 
-def unseen(spec: Spec) -> tuple[Block, ...]:
-    """Why the maximum of a row that has seen nothing is not what scores are measured from."""
+def unseen(spec: Spec, instead: str = "0") -> tuple[Block, ...]:
+    """Why the maximum of a row that has seen nothing is not what scores are measured from, but something `instead`."""
     what = "neither key nor sink" if spec.sink else "no key yet"
-    return (Comment(f"a row that has seen {what} keeps m = -inf: measure it from 0, or -inf - -inf is NaN"),)
+    return (Comment(f"a row that has seen {what} keeps m = -inf: measure it from {instead}, or -inf - -inf is NaN"),)
 
 
 def empty(spec: Spec) -> tuple[Block, ...]:

@@ -65,10 +65,12 @@ def forward(plan: Plan) -> Iterator[tuple[str, str]]:
     )
     yield "STEADY", "whether m stays what it is for all rows of a tile"
     yield "outgrown", "whether a row's weights add up to too much of what they are measured from"
-    yield "asks, asked", "1 where a row asks for a second pass; the same of all workers' rows"
+    yield "nth", "the number of a tile among those of its program, as far as 32 bits tell them apart"
+    yield "wanted", "a pass goes through the tiles whose bits are set in it"
+    yield "asks, asked", "the bits of tiles that a row asks for once more; the same of all workers' rows"
     yield "asked_ready", "a barrier that all workers have told"
     yield "verdicts", "for each stage and worker which rows have outgrown their first keys"
-    yield "AGAIN", "whether this is the second pass through the program's tiles"
+    yield "AGAIN", "whether this is the second pass through the program's tiles, in which few are wanted"
     yield "counts", "how many tiles there were before a pass, or are after it"
     yield "first_lse", "what the first pass left in the place of the LSE"
     if plan.storage.entries:

@@ -26,6 +26,7 @@ _ROWS_OF_SCORES, _KEYS_OF_SCORES = "gl.SliceLayout(1, SCORES)", "gl.SliceLayout(
 _TURNS = ("WORKERS", "WORKER")
 _RUNNING = ("q_tile", "k_start", "buffers")
 _FIXED = ("terms", "STAGES", "D", "BLOCK_N", "SCORES", "OUT")
+_AT_ONCE = "32 if OVERLAPPED else 64"  # scores of a tile that all rows see, as measured
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class Forward:
     @property
     def _steadily_taken(self) -> tuple[str, ...]:
         """What a step takes whose rows keep what their weights are measured from."""
-        read = {"m", "l", "score", "terms"} | reads((*self._keys(masked=False), *self._scored))
+        read = {"m", "l", "score", "terms"} | reads((*self._keys(masked=False), *self._scored()))
         return tuple(name for name in (*self._own("m"), "terms", "BLOCK_N") if name in read)
 
     def _own(self, *measured: str) -> tuple[str, ...]:
@@ -139,15 +140,15 @@ class Forward:
         start = softmax.start(p.spec, "gl.full", "64", (_ROWS_OF_SCORES, "SUMS"))
         share = ("tile * WORKERS + WORKER", "room * WORKERS", "WIDE")
         cleared = tuple(programs.cleared(a, "q", [("out", "DV")], share)) if self.cut else ()
-        scaled = (IN_LOG2,) if self._in_log2 else ()
+        scaled, scale = ((IN_LOG2,), "scale_log2") if self._in_log2 else ((), a.scale_log2)
         loads = (a.begin, *map(_of_worker, programs.rows(a, "q")), *scaled, *map(_shaped, terms.loads("program")))
         ranges = reads(self.loops.range)
         own = needed(loads, {"row"} | ranges | reads((*self.step.packed, *start, *self._begun)))
         lengths = needed(loads, ranges | reads(self.read))
         stored = {"out_ptr", "lse_ptr", "q_len", "Hq", *names(p.storage.head_rows, p.storage.rows("q"))}
-        copied = names(order.there, p.storage.coordinates("q", "h", "q_start"))
         loaded = reads((*lengths, *self.loops.range, *self._load_keys))
         worked = reads((*cleared, *own, *start, *self.step.packed, *self.loops.range))
+        copied = names(order.there, p.storage.coordinates("q", "h", "q_start"))
         entered = needed(order.found, copied | loaded | order.read)
         enter = needed(order.handed, names(order.there) | {"h", "q_start"} | stored | worked)
         packs = tuple(dataclasses.replace(bundle, packs=True) for bundle in order.bundle)
@@ -172,15 +173,15 @@ class Forward:
         numbers, own = numbers_first(terms, (*own, *self._begun))
         numbers_of_loader, lengths = numbers_first(terms, lengths)
         blocks: dict[str, tuple[Block, ...]] = {
-            "scored": (*self.step.unpacked, *self._keys(), *self._scored),
-            "scored_on": (*self.step.unpacked, *self._keys(masked=False), *self._scored),
+            "scored": (*self.step.unpacked, *self._keys(), *self._scored()),
+            "scored_on": (*self.step.unpacked, *self._keys(masked=False), *self._scored(_AT_ONCE)),
             "below": self._below,
             "begin_comes": self._begin_comes,
             "first_vectors": self._vectors_come("True"),
             "vectors_come": self._vectors_come("mixed"),
             "masked": self._masked,
-            "unseen": softmax.unseen(p.spec),
-            **(hopper_steady.blocks(a) if self.steady else hopper_steady.NONE),
+            "pivot": hopper_steady.pivot(p.spec),
+            **hopper_steady.blocks(a, scale, self.steady),
             "shrunk": self._shrunk,
             "work_unpacked": (work.bundle, *numbers, *order.bundle),
             "enter": enter,
@@ -217,12 +218,12 @@ class Forward:
         texts = {
             "there": order.there,
             **order.texts,
-            "order": hopper_order.visited(self.loops.tiles) + (hopper_steady.told(a) if self.steady else ""),
+            "order": hopper_order.visited(self.loops.tiles) + (hopper_steady.told() if self.steady else ""),
             "first_takes": ", ".join(self._first_taken),
             "weigh_takes": ", ".join((*self.step.own, "terms", "BLOCK_N")),
             "weigh_on_takes": ", ".join(self._steadily_taken) if self.steady else "",
             "twice": "True" if self.steady and not self.cut else "",
-            "scale_log2": "scale_log2" if self._in_log2 else a.scale_log2,
+            "scale_log2": scale,
             "adds": str(bool(self.begin)),
             "vectors": "".join(f", {name}" for name in buffers),
             "takes": ", ".join((*self._taken, "mixed")),
@@ -275,10 +276,9 @@ class Forward:
         """What terms make of a score in a step."""
         return () if self.added else self.terms.score
 
-    @property
-    def _scored(self) -> tuple[Statement, ...]:
+    def _scored(self, at_once: str = "") -> tuple[Statement, ...]:
         """The statements from a product of queries and keys to the score."""
-        return hopper_scores.scaled(self.shared.analysis, self._loads("step"), self._score)
+        return hopper_scores.scaled(self.shared.analysis, self._loads("step"), self._score, at_once)
 
     @property
     def _begun(self) -> tuple[Statement, ...]:

@@ -55,6 +55,7 @@ def _in_turns(tile: tuple[Statement, ...], again: bool) -> Order:
         Statement("tile", "tl.where(half == 0, tiles - 1 - early, early)"),
         Statement("head", "place[0] * group + place[2]"),
         Statement("b, h", "head // Hq, head % Hq"),
+        *((Statement("nth", "(i * per_item + half) % 32"),) if again else ()),
         *tile,
     )
     numbers = ("items", "tiles", "group", "per_item")
@@ -74,10 +75,20 @@ Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group
 much to do, those of one head after the other; or pairs of a late and an early tile. In each program one warp loads, and
 workers of four warps take 64 of the queries each, side by side:""",
         "arrivals": "1",
+        "counter": "i" if again else "_",
         "places": ", asked, asked_ready" if again else "",
     }
     there = "((half == 0) | (early < tiles - 1 - early))"
-    return Order(numbers, found, found, there, blocks, texts, bundle=(Bundle("order", numbers, packs=False),))
+    wanted = f"{there} & (wanted >> nth & 1 > 0)"
+    return Order(
+        numbers,
+        found,
+        found,
+        wanted if again else there,
+        blocks,
+        texts,
+        bundle=(Bundle("order", numbers, packs=False),),
+    )
 
 
 # of a tile that is done again its stage still tells

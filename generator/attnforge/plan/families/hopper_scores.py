@@ -16,11 +16,13 @@ OF_SCORES = frozenset(function.triton for function in FUNCTIONS.values() if func
 _CALLS = re.compile(rf"\b({'|'.join(sorted(OF_SCORES))})\(score\)")
 
 
-def scaled(given: Analysis, loads: Sequence[Statement], terms: Sequence[Statement]) -> tuple[Statement, ...]:
+def scaled(
+    given: Analysis, loads: Sequence[Statement], terms: Sequence[Statement], at_once: str = ""
+) -> tuple[Statement, ...]:
     """The statements that scale a product, and make the final score of it by terms and what these load.
 
     The scale is a factor of such a function, at no cost, if nothing else reads the product; without terms it waits for
-    log2 units.
+    log2 units. `at_once` tells how many of a thread's scores it takes at once.
     """
     if not terms:
         return tuple(loads)
@@ -28,6 +30,6 @@ def scaled(given: Analysis, loads: Sequence[Statement], terms: Sequence[Statemen
     seen = " ".join(statement.value for statement in terms[:first])
     if not _CALLS.search(seen) or len(re.findall(r"\bscore\b", seen)) > 1:
         return (Statement("score", f"score{given.scaling}"), *loads, *terms)
-    call = rf"\1(score, {given.inner_scale})"
+    call = rf"\1(score, {', '.join((given.inner_scale, *filter(None, [at_once])))})"
     called = (dataclasses.replace(one, value=_CALLS.sub(call, one.value)) for one in terms[:first])
     return (*loads, *called, *terms[first:])

@@ -2,37 +2,40 @@
 
 A row's softmax may be measured from anything near its largest score. From the largest one of the tile with its own key
 or, without masks, of the last tile, a tile that all rows see needs no search, and no sum has to shrink. That holds as
-long as float32 and bfloat16 hold the weights: a row that outgrows it leaves NaN for its LSE, and the program goes
-through its tiles once more, in which such rows follow their largest score.
+long as float32 and bfloat16 hold the weights: a row that outgrows it leaves NaN for its LSE, and its tile is done once
+more, in which such rows follow their largest score.
 """
 
 from __future__ import annotations
 
 import textwrap
 
+from ...language.spec import Spec
+from .. import softmax
 from ..analysis import Analysis
-from ..conditions import hides_late_keys, shows_itself
+from ..conditions import at_itself, hides_late_keys, is_finite, shows_itself
 from ..statements import Block, Branch, Comment, Statement
 from ..tile_ranges import least_values
 
-LARGEST_SUM = "2.0**64"
-"""What a row's weights may add up to, measured from one of them: far from where float32 ends."""
+_ROOM = 64
+"""By how many powers of 2 later weights may be larger than those of a row's first keys.
 
-LOWEST = "-3.4e38"
-"""What rows whose first keys have scores of -inf are measured from: any other score outgrows it."""
+Weights are made so much smaller, so that values times weights are as far from where float32 ends as they are alone.
+"""
+
+_LEAST = "-3.4028234e38"
+"""The least number that float32 has. Of rows that are measured from it any score outgrows that."""
 
 _LOWEST: tuple[Block, ...] = (
     Comment("where first keys have scores of -inf, others are too large at once, whichever tiles they stand in"),
-    Statement("m", f"tl.where(grows, m, tl.maximum(m, {LOWEST}))"),
+    Statement("m", f"tl.where(grows, m, tl.maximum(m, {_LEAST}))"),
 )
 
 _OUTGROWN: tuple[Block, ...] = (
-    Comment("NaN, too, is not known to be small; and weights like that may carry values beyond float32"),
-    Statement("finite", "gl.convert_layout(tl.sum(out * 0.0, 1), m.type.layout) == 0.0", shape="[64]"),
-    Statement("outgrown", f"(row < q_len) & ~grows & ~((l <= {LARGEST_SUM}) & finite)"),
+    Comment("NaN, too, is not known to be small; 1 of it may be a sink's"),
+    Statement("outgrown", "(row < q_len) & ~grows & ~(l <= 2.0)"),
     Statement("lse", 'tl.where(outgrown, float("nan"), lse)'),
 )
-_TOLD = "outgrown.to(gl.int32)"
 
 _ALLOCATED = "gl.allocate_shared_memory(gl.int32, [WORKERS, 64], gl.SwizzledSharedLayout(1, 1, 1, [0]))"
 PLACES = (Statement("asked", _ALLOCATED), Statement("asked_ready", "barriers(1, WORKERS).index(0)"))
@@ -51,45 +54,65 @@ def fits(a: Analysis) -> bool:
     return not masks or (any(map(hides_late_keys, masks)) and all(shows_itself(keep, least) for keep in masks))
 
 
-def _kept(a: Analysis) -> tuple[Block, ...]:
-    """The statements that let a row be measured from its first keys alone, and from its sink if that is larger.
+def _first(a: Analysis) -> str:
+    """Text of which rows meet their first keys in a tile that is searched.
 
-    They read what masks do.
+    Those that have seen nothing so far. Where the scores of these keys may be -inf, or a sink is seen before them, the
+    position tells: else a row may be measured from a tile that only some calls search.
     """
-    first = "k_start + BLOCK_N > q_pos" if a.spec.masks else "k_start + BLOCK_N >= k_len"
-    return (
-        Comment("a row keeps what its first keys gave, unless it has outgrown that"),
-        Statement("m_new", f"tl.where(grows | ({first}), m_new, m)"),
-    )
+    spec = a.spec
+    scores = [at_itself(term.score) if spec.masks else term.score for term in spec.scores]
+    if not spec.sink and all(is_finite(score, spec.inputs) for score in scores):
+        return 'm == float("-inf")'
+    return "k_start + BLOCK_N > q_pos" if spec.masks else "k_start + BLOCK_N >= k_len"
 
 
-def blocks(a: Analysis) -> dict[str, tuple[Block, ...]]:
-    """The statements of it in a template.
+def blocks(a: Analysis, scale: str, fitting: bool) -> dict[str, tuple[Block, ...]]:
+    """The statements of it in a template, where rows of a variant are `fitting`; `scale` makes log2 units of scores.
 
     Those of `grows` tell which rows follow their largest scores: in float16 all, else those that outgrew the first one.
     """
+    top = f"tl.max(score, 1) * {scale}"
+    sums = 'tl.where(l == 0, float("inf"), {} + tl.log2({}))'
+    if not fitting:
+        none: dict[str, tuple[Block, ...]] = dict.fromkeys(("grows", "lowest", "outgrown"), ())
+        largest = Statement("m_new", f"tl.maximum(m, {top})")
+        return {**none, "largest": (largest,), "lse": (Statement("lse", sums.format("m", "l")),)}
     given = f"tl.load(lse_ptr + {a.storage.head_rows} + row, mask=row < q_len, other=0.0)"
     grown = (Statement("first_lse", given), Statement("grows", "first_lse != first_lse"))
     at_first = Statement("grows", "row == row if q_buffer.dtype == gl.float16 else row != row")
     grows: tuple[Block, ...] = (Branch("AGAIN", grown, (at_first,)),)
-    tell = Statement("asks", f"asks | {_TOLD}")
+    tell = Statement("asks", "asks | tl.where(outgrown, 1 << nth, 0)")
     if a.storage.cut:
         grows = (at_first, Branch("again > 0", grown))
-        tell = Statement("", f"verdicts.index(stage * WORKERS + WORKER).store({_TOLD})")
-    return {"grows": grows, "lowest": _LOWEST, "kept": _kept(a), "outgrown": (*_OUTGROWN, tell)}
+        tell = Statement("", "verdicts.index(stage * WORKERS + WORKER).store(outgrown.to(gl.int32))")
+    first = _first(a)
+    largest_of_first: tuple[Block, ...] = (
+        Statement("top", top),
+        Comment("a row keeps what its first keys gave, with room for larger scores, unless it has outgrown that"),
+        Statement("top", f"tl.where(grows, top, top + {_ROOM}.0)"),
+        Statement("m_new", f"tl.where(grows | ({first}), tl.maximum(m, top), m)"),
+    )
+    return {
+        "grows": grows,
+        "lowest": () if first.startswith("m ") else _LOWEST,
+        "largest": largest_of_first,
+        "lse": (Statement("lse", sums.format(f"m - {_ROOM}.0", f"l * 2.0**{_ROOM}")),),
+        "outgrown": (*_OUTGROWN, tell),
+    }
 
 
-NONE: dict[str, tuple[Block, ...]] = dict.fromkeys(("grows", "lowest", "kept", "outgrown"), ())
-"""The same where rows follow their largest scores."""
+def pivot(spec: Spec) -> tuple[Block, ...]:
+    """The statements that make what a step measures scores from."""
+    return (*softmax.unseen(spec, "the least number"), Statement("pivot", f"tl.maximum(m_new, {_LEAST})"))
 
 
-def told(a: Analysis) -> str:
+def told() -> str:
     """What a file says of it."""
-    done = "its tile is done once more" if a.storage.cut else "the program goes through all its tiles once more"
     words = f"""\
-With bfloat16 a row's weights are measured from the largest score of the first tile that shows it a key: full tiles need
-no search for larger ones. If a row's weights add up to more than 2**64 of that one, its LSE becomes NaN, and {done};
-such rows then follow their largest score."""
+With bfloat16 a row's weights are measured from 2**{_ROOM} times the largest one of the first tile that shows it a key:
+full tiles need no search for larger ones. If a row's weights add up to more than that, its LSE becomes NaN, and its
+tile is done once more; such rows then follow their largest score."""
     return "\n" + textwrap.fill(" ".join(words.split()), 120)
 
 

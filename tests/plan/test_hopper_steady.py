@@ -1,0 +1,42 @@
+"""Rows for Hopper GPUs that keep what their weights are measured from: which scores are certain to be finite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from attnforge.language import spec
+from attnforge.plan.conditions import at_itself, is_finite
+
+INPUTS = {
+    "slope": "{axes: [head]}",
+    "bias": "{axes: [key]}",
+    "table": "{axes: [head, 33]}",
+    "pairs": "{axes: [batch, head, query, key]}",
+    "decay": "{axes: [batch, token, head], scan: cumsum, max: 0}",
+}
+
+
+@pytest.mark.parametrize(
+    ("score", "itself", "anywhere"),
+    [
+        ("30 * tanh(score / 30)", True, True),
+        ("score - slope * abs(q - k)", True, True),
+        ("score + (decay[q] - decay[k])", True, False),
+        ("score if q - k < 9 else 0.5 * score", True, True),
+        ("score + bias", False, False),
+        ("score + pairs", False, False),
+        ("score + table[clamp(q - k, 0, 32)]", False, False),
+        ("score - log(q - k)", False, False),
+        ("score / slope", False, False),
+    ],
+)
+def test_scores_that_cannot_hide_a_key_are_known(score: str, itself: bool, anywhere: bool) -> None:
+    """Of the key at a query's own position, and of any key."""
+    read = "".join(f"\n  {name}: {axes}" for name, axes in INPUTS.items() if name in score)
+    text = f'name: mine\nmask: [causal]\nscore: [{{expr: "{score}"}}]\n' + (f"inputs:{read}\n" if read else "")
+    found = spec.loads(text, Path(), shown="mine.yaml")
+    (term,) = found.scores
+    assert is_finite(at_itself(term.score), found.inputs) == itself
+    assert is_finite(term.score, found.inputs) == anywhere

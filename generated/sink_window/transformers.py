@@ -2,7 +2,7 @@
 #
 #   made from     specs/sink_window.yaml
 #   content hash  6f2397438e3b8ba2
-#   text hash     64c9ba5d3692b4e2
+#   text hash     306f78dbd4ef2141
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -67,8 +67,6 @@ def attend(
         raise ValueError(f"{SPEC}: expected a causal layer, as the spec hides later keys; this one is not")
     if softcap is not None:
         raise ValueError(f"{SPEC}: the layer caps scores at {softcap}, the spec does not: it needs a softcap")
-    if s_aux is None:
-        raise ValueError(f"{SPEC}: the spec has sinks, the layer none")
     if position_bias is not None:
         raise ValueError(f"{SPEC}: the layer adds a bias, the spec none: it needs the term bias")
     if dropout:
@@ -85,7 +83,11 @@ def attend(
         raise ValueError(f"{SPEC}: cu_seq_lens_q packs sequences: this takes a spec with layout: packed")
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     rows = _rows(attention_mask)
-    given = dict(window=2**28 if sliding_window is None else sliding_window, sinks=s_aux, scale=scaling)
+    given = dict(
+        window=2**28 if sliding_window is None else sliding_window,
+        sinks=query.new_full(query.shape[1:2], float("-inf")) if s_aux is None else s_aux,
+        scale=scaling,
+    )
     if _decodes(query, key, is_causal):
         return attend_with_cache(q, k, v, **_cached(key, attention_mask, rows), **given), None
     out = attention(q, k, v, **rows, **given)

@@ -86,6 +86,20 @@ DECODERS = {
         "sink_window",
         WINDOW | {"num_local_experts": 2, "num_experts_per_tok": 1, "rope_parameters": ROPE},
     ),
+    # sinks in layers with a window alone
+    "mimo": Family(
+        "MiMoV2FlashForCausalLM",
+        "sink_window",
+        WINDOW
+        | {
+            "layer_types": ["full_attention", "sliding_attention"],
+            "mlp_layer_types": ["dense", "dense"],
+            "v_head_dim": 12,
+            "n_routed_experts": 2,
+            "num_experts_per_tok": 1,
+            "rope_parameters": {"full_attention": ROPE, "sliding_attention": ROPE},
+        },
+    ),
     "deepseek": Family(
         "DeepseekV3ForCausalLM",
         "deepseek_mla",
@@ -200,7 +214,7 @@ def test_models_may_leave_out_what_has_a_value_then(module: Callable[..., Module
 @pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize(
-    ("name", "length"), [("llama", 8), ("mistral", 5), ("gemma2", 8), ("gpt_oss", 5), ("phimoe", 8)]
+    ("name", "length"), [("llama", 8), ("mistral", 5), ("gemma2", 8), ("gpt_oss", 5), ("phimoe", 8), ("mimo", 5)]
 )
 def test_generation_is_equal_token_by_token(
     name: str, length: int, cache: str, module: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
@@ -471,7 +485,6 @@ def attend(module: ModuleType, *, causal: bool = True, mask: object = None, **gi
         ("softcap_window", {"softcap": 30.0}, "softcap_window: the spec caps scores at 50.0, the layer at 30.0"),
         ("softcap_window", {}, "the spec caps scores at 50.0, the layer at None"),
         ("causal", {"s_aux": state(2)}, "causal: the layer has sinks, the spec none"),
-        ("sink_window", {}, "sink_window: the spec has sinks, the layer none"),
         ("causal", {"position_bias": state(1)}, "causal: the layer adds a bias, the spec none"),
         ("pair_bias", {"causal": False}, "pair_bias: the spec adds a bias, the layer has none"),
         ("causal", {"dropout": 0.1}, "causal: the layer drops a share 0.1 of the weights, the spec none"),

@@ -88,9 +88,7 @@ def _checks(spec: Spec) -> Iterator[Check]:
         yield Check("softcap is not None", "the layer caps scores at {softcap}, the spec does not: it needs a softcap")
     else:
         yield Check(f"softcap != {said.cap}", f"the spec caps scores at {said.cap}, the layer at {{softcap}}")
-    if spec.sink:
-        yield Check("s_aux is None", "the spec has sinks, the layer none")
-    else:
+    if not spec.sink:
         yield Check("s_aux is not None", "the layer has sinks, the spec none: it needs sink: true")
     if said.bias:
         yield Check("position_bias is None", "the spec adds a bias, the layer has none")
@@ -118,7 +116,8 @@ def _passed(spec: Spec, argument: Argument) -> str:
     if name == "bias" and spec.layers.bias:
         return "position_bias"
     if name == "sinks":
-        return "s_aux"
+        # one of -inf is as good as none, which layers of a model may have beside others
+        return 'query.new_full(query.shape[1:2], float("-inf")) if s_aux is None else s_aux'
     if name == "dropout_p":
         return "dropout"
     if name == "seed":

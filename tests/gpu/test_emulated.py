@@ -133,7 +133,7 @@ def outgrown(name: str, size: int, folder: Path, seed: int = 0) -> float:
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in STEADY]
 )
 def test_rows_that_outgrow_their_first_keys_are_right(name: str, size: int) -> None:
-    """Their program goes through its tiles twice, and all other rows keep their bits."""
+    """Their tiles are done twice, and all other rows keep their bits."""
     assert outgrown(name, size, GENERATED / name) < CLOSE
 
 

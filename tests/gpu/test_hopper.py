@@ -347,7 +347,7 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch(
 def test_rows_that_outgrow_their_first_keys_are_right(
     name: str, size: int, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their program goes through its tiles twice, and all other rows keep their bits."""
+    """Their tiles are done twice, and all other rows keep their bits."""
     torch.manual_seed(0)
     q, k, v = (random(2, rows, 8, size) for _ in range(3))
     more: dict[str, Any] = {"log_decay": torch.zeros(2, rows, 8, device="cuda")} if name == "log_decay" else {}

@@ -454,6 +454,28 @@ def test_rows_that_no_sequence_has_are_zero(
         torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("name", ["packed_causal", "packed_log_decay", "packed_rope", "packed_sinks", "packed_axes"])
+def test_calls_without_sequences_give_zeros(name: str, variants: Callable[[str], Variant]) -> None:
+    of = variants(name)
+    operands, keywords = arguments(of, Case((5,), (5,), (2, 2)))
+    keywords |= {x: torch.zeros(1, dtype=torch.int32) for x in ("cu_seqlens_q", "cu_seqlens_k")}
+    out, lse, *learned = gradients(of, of.exported["attention"], operands, keywords)
+    assert out.shape == (5, 2, 6) and lse.shape == (2, 5)
+    assert (lse == -torch.inf).all()
+    assert not any(x.any() for x in (out, *learned))
+
+
+@pytest.mark.parametrize("name", ["causal", "sinks", "rope", "packed_causal", "packed_rope"])
+@pytest.mark.parametrize("sizes", [(3, 0), (0, 3)])
+def test_gradients_of_no_keys_and_of_no_queries_are_zeros(
+    name: str, sizes: tuple[int, int], variants: Callable[[str], Variant]
+) -> None:
+    of = variants(name)
+    operands, keywords = arguments(of, Case(sizes[:1], sizes[1:], (2, 2)))
+    got = gradients(of, of.exported["attention"], operands, keywords)
+    assert not any(x.any() for x in (got[0], *got[2:5]))
+
+
 def test_sinks_are_the_lse_of_rows_without_keys(variants: Callable[[str], Variant]) -> None:
     of = variants("sinks")
     operands, keywords = arguments(of, Case((3,), (0,), (2, 2)))

@@ -252,6 +252,39 @@ def test_packed_sequences_are_attended_one_by_one(variant: str, tmp_path: Path) 
         torch.testing.assert_close((out[first:last], lse[:, first:last]), (want[0][0], want[1][0]))
 
 
+PACKED_NUMBERS = """
+layout: packed
+sink: true
+mask: [causal, {expr: "k < reach[b]"}]
+score:
+  - expr: "score * slope[b, h]"
+inputs:
+  reach: {axes: [batch], dtype: int}
+  slope: {axes: [batch, head], grad: true}
+"""
+
+
+@pytest.mark.parametrize("rows", [0, 5])
+def test_calls_without_sequences_give_zeros(rows: int, tmp_path: Path) -> None:
+    packed = load(PACKED_NUMBERS, tmp_path, "packed_numbers")["reference"]
+    q, k, v = (x.detach()[0].requires_grad_() for x in operands(rows, rows))
+    x = {"sinks": torch.randn(4), "reach": torch.zeros(0, dtype=torch.int32), "slope": torch.randn(0, 4)}
+    cuts = {"cu_seqlens": torch.zeros(1, dtype=torch.int32), "max_seqlen": 0}
+    out, lse = packed(q, k, v, **cuts, **x, return_lse=True)
+    assert out.shape == (rows, 4, 6) and lse.shape == (4, rows)
+    assert (lse == -torch.inf).all()
+    assert not any(y.any() for y in (out, *torch.autograd.grad(out.sum(), (q, k, v))))
+
+
+@pytest.mark.parametrize("given", [{"k_lens": torch.zeros(0, dtype=torch.int32)}, {"q_start": 3}, {}], ids=str)
+def test_empty_batches_have_gradients(given: dict[str, Any], tmp_path: Path) -> None:
+    causal = load("mask: [causal]", tmp_path, "causal")["reference"]
+    q, k, v = (x.detach()[:0].requires_grad_() for x in operands(5, 5))
+    out, lse = causal(q, k, v, **given, return_lse=True)
+    assert out.shape == (0, 5, 4, 6) and lse.shape == (0, 4, 5)
+    assert [x.shape for x in torch.autograd.grad(out.sum(), (q, k, v))] == [x.shape for x in (q, k, v)]
+
+
 @pytest.mark.parametrize("variant", ["plain", "causal"])
 def test_reference_is_sdpa(variant: str, reference: Callable[..., Any]) -> None:
     q, k, v = (x.detach() for x in operands(11, 11, Dv=8))

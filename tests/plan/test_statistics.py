@@ -100,9 +100,9 @@ def test_what_is_behind_the_last_key_is_no_logit(render: Render) -> None:
 def test_of_what_nobody_sees(render: Render) -> None:
     module = render("unseen", "mask: [expr: 'k < q - 100']")
     q, k = drawn(1, 5, 2, 16), drawn(1, 9, 2, 16)
-    for keys in (k, k[:, :0]):
-        largest, sums = measured(module, q, keys, keys)
-        assert (largest == -math.inf).all() and sums.shape == (1, 2, keys.shape[1]) and not sums.any()
+    for queries, keys in ((q, k), (q, k[:, :0]), (q[:0], k[:0])):
+        largest, sums = measured(module, queries, keys, keys)
+        assert (largest == -math.inf).all() and sums.shape == (len(queries), 2, keys.shape[1]) and not sums.any()
 
 
 @pytest.mark.parametrize(

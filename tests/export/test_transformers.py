@@ -248,14 +248,19 @@ def test_generation_is_equal_token_by_token(
 
 
 @pytest.mark.skipif(devices.GPU, reason="of Triton's interpreter")
-def test_bfloat16_is_generated_in_the_interpreter(module: Callable[..., ModuleType]) -> None:
-    model, (ids, _) = DECODERS["llama"].made().bfloat16(), padded("nothing")
-    model.set_attn_implementation(module("causal").register())
+def test_bfloat16_is_generated_in_the_interpreter(
+    module: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, (ids, _), own, new = DECODERS["llama"].made().bfloat16(), padded("nothing"), module("causal"), []
+    decoded = own.attend_with_cache
+    monkeypatch.setattr(own, "attend_with_cache", lambda q, *x, **given: new.append(q.dtype) or decoded(q, *x, **given))
+    model.set_attn_implementation(own.register())
     with torch.no_grad():
         whole = model(ids).logits[:, -1]
         begun = model(ids[:, :-1], use_cache=True).past_key_values
         step = model(ids[:, -1:], past_key_values=begun).logits[:, -1]
     assert (step - whole).abs().max() < 2e-2 * whole.abs().max()
+    assert new == [torch.bfloat16] * model.config.num_hidden_layers
 
 
 @pytest.mark.usefixtures("on_device")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import math
@@ -298,19 +299,24 @@ def variant(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ModuleT
     return find
 
 
+def turned(one: Variant, s: Sequences, alone: Callable[[int], Values]) -> Callable[[int], Values]:
+    """The keywords by which the keys of each sequence are rotated."""
+
+    def given(b: int) -> Values:
+        found = alone(b)
+        place = found["positions"][0] if "positions" in found else torch.arange(s.lengths[b])
+        return {"cos": found["cos"], "sin": found["sin"], "positions": place} if one.rope else {}
+
+    return given
+
+
 def decode(
     module: ModuleType, name: str, s: Sequences, c: Cache, *, packed: bool = False, **more: Any
 ) -> tuple[torch.Tensor, torch.Tensor, Callable[[int], Values]]:
     """Out and LSE by a filled cache, and the keywords of each sequence."""
     one, decoding = VARIANTS[name], module.decode
     given, alone = one.given(s, c, packed)
-
-    def turned(b: int) -> Values:
-        found = alone(b)
-        place = found["positions"][0] if "positions" in found else torch.arange(s.lengths[b])
-        return {"cos": found["cos"], "sin": found["sin"], "positions": place} if one.rope else {}
-
-    c.fill(decoding.append, turned)
+    c.fill(decoding.append, turned(one, s, alone))
     q = joined(s.q, packed)
     given = given | s.cuts() if packed else given
     out, lse = decoding.attend_with_cache(q, c.k, c.v, s.seq_lens, return_lse=True, **c.pages(), **given, **more)
@@ -908,3 +914,53 @@ def test_what_keys_get_of_the_weights(tmp_path: Path, name: str) -> None:
             rows = given[1](b)
             _, wanted = module.reference(s.q[b][None], s.k[b][None], s.v[b][None], return_key_sums=True, **rows)
             torch.testing.assert_close(sums[0][b, :, :n], wanted[0], rtol=1e-4, atol=2e-5)
+
+
+def widened(s: Sequences, c: Cache) -> Cache:
+    """A cache of the same numbers in float32."""
+    wide = copy.copy(c)
+    wide.of = copy.copy(s)
+    wide.of.k, wide.of.v = ([x.float() for x in rows] for rows in (s.k, s.v))
+    wide.k = c.k.float()
+    wide.v = wide.k[..., : c.v.shape[-1]] if s.latent else c.v.float()
+    return wide
+
+
+NARROW = ["plain", "rotated", "drafted", "moody", "decaying", "latent_scored", "latent_rotated"]
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_bfloat16_is_rounded_at_both_ends_in_the_interpreter(variant: Callable[[str], ModuleType], name: str) -> None:
+    one, decoding = VARIANTS[name], variant(name).decode
+    s = Sequences([40, 9], [2, 2], dtype=torch.bfloat16, **one.shape)
+    c = Cache(s)
+    given, alone = one.given(s, c, False)
+    wide, keys = widened(s, c), turned(one, s, alone)
+    wide.fill(decoding.append, keys)
+    c.fill(decoding.append, keys)
+    for narrow, known in ((c.k, wide.k), (c.v, wide.v)):
+        torch.testing.assert_close(narrow, known.bfloat16(), rtol=0, atol=0, equal_nan=True)
+    wide, q, given = widened(s, c), torch.stack(s.q), given | c.pages()
+    for more in ({}, {"bitwise": "training"}) if name != "decaying" else ({},):
+        for out in (None, torch.empty(2, 2, s.heads, s.v[0].shape[-1], dtype=torch.bfloat16)):
+            found, lse = decoding.attend_with_cache(q, c.k, c.v, s.seq_lens, return_lse=True, out=out, **given, **more)
+            known, known_lse = decoding.attend_with_cache(
+                q.float(), wide.k, wide.v, s.seq_lens, return_lse=True, **given, **more
+            )
+            assert out is None or found is out
+            assert torch.equal(found, known.bfloat16()) and torch.equal(lse, known_lse)
+
+
+def test_bfloat16_beside_float8_in_the_interpreter(variant: Callable[[str], ModuleType]) -> None:
+    decoding, s = variant("plain").decode, Sequences([40, 9], [2, 2], dtype=torch.bfloat16)
+    c = Cache(s)
+    caches = [[torch.zeros_like(x).to(torch.float8_e4m3fn) for x in (c.k, c.v)] for _ in range(2)]
+    scales = {"k_scale": torch.tensor(0.5), "v_scale": torch.tensor(0.25)}
+    for b in range(2):
+        decoding.append(s.k[b], s.v[b], *caches[0], c.slots(b), **scales)
+        decoding.append(s.k[b].float(), s.v[b].float(), *caches[1], c.slots(b), **scales)
+    for x, y in zip(*caches, strict=True):
+        assert torch.equal(x.float(), y.float())
+    q, given = torch.stack(s.q), {**scales, **c.pages()}
+    out, known = (decoding.attend_with_cache(x, *caches[0], s.seq_lens, **given) for x in (q, q.float()))
+    assert torch.equal(out, known.bfloat16())

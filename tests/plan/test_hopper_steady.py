@@ -12,6 +12,7 @@ from attnforge.plan.conditions import at_itself, is_finite
 INPUTS = {
     "slope": "{axes: [head]}",
     "bias": "{axes: [key]}",
+    "hidden": "{axes: [head]}",
     "table": "{axes: [head, 33]}",
     "pairs": "{axes: [batch, head, query, key]}",
     "decay": "{axes: [batch, token, head], scan: cumsum, max: 0}",
@@ -30,6 +31,9 @@ INPUTS = {
         ("score + table[clamp(q - k, 0, 32)]", False, False),
         ("score - log(q - k)", False, False),
         ("score / slope", False, False),
+        ("score - 2.5e38 * (1.0 if q == k else 0.0)", False, False),
+        ("score if q > k else hidden", False, False),
+        ("score + (hidden if q == k else 0.0)", False, False),
     ],
 )
 def test_scores_that_cannot_hide_a_key_are_known(score: str, itself: bool, anywhere: bool) -> None:

@@ -201,6 +201,19 @@ def test_values_of_any_size_are_weighed(name: str, strength: int, size: float) -
     assert max(apart(out / size, truth / size) / 8, apart(lse, known)) < CLOSE
 
 
+@pytest.mark.parametrize("name", ["causal", "packed_causal"])
+def test_scores_as_coarse_as_the_room_above_them_are_weighed(name: str) -> None:
+    """From 2**30 on float32 tells log2 scores apart by 128, twice the room: m must not end 128 above any."""
+    of, package = planned(name), Package(GENERATED / name)
+    call = calls.make(of, Sizes(1, 200, 200, 1, 1, 64, 64, "bf16").of(of.spec), "cpu")
+    q, k, v = call.operands
+    for strength in (1e8, 3e8, 1e9, -3e8):
+        given = (strength * q.detach(), k.detach(), v.detach())
+        out, lse = package.attention(*given, **call.keywords, return_lse=True)
+        truth, known = package.module.reference(*(x.float() for x in given), **call.keywords, return_lse=True)
+        assert max(apart(out, truth) / 8, apart(lse, known)) < CLOSE
+
+
 @pytest.mark.parametrize("fault", RETAKEN)
 def test_a_fault_of_tiles_done_again_shows(fault: str, tmp_path: Path) -> None:
     folder = faulty(PACKED, *RETAKEN[fault], tmp_path)

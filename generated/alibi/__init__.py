@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cb6cbc6aef97701f
-#   text hash     8f30b14d8889effb
+#   content hash  a595e15ce8b53d4e
+#   text hash     7fdea3c7ad6db9cd
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cb6cbc6aef97701f
-#   text hash     acceba2fd8599c9c
+#   content hash  a595e15ce8b53d4e
+#   text hash     ff3f5ee0b5386a43
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cb6cbc6aef97701f
-#   text hash     5ed798d246bef5d0
+#   content hash  a595e15ce8b53d4e
+#   text hash     9d4ceb68e4ec4ba2
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

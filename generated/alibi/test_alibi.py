@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cb6cbc6aef97701f
-#   text hash     bb488bf1e2ec7822
+#   content hash  a595e15ce8b53d4e
+#   text hash     53230bd07cb68a6a
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

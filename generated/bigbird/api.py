@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cb6a368986612f3b
-#   text hash     a3c1bdcc915bfb07
+#   content hash  5d190f12d5294bae
+#   text hash     c76c80b28a52cb0c
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

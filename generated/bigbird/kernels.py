@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cb6a368986612f3b
-#   text hash     f8989e924df83b2a
+#   content hash  5d190f12d5294bae
+#   text hash     a6fbd0942457d513
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cb6a368986612f3b
-#   text hash     80c6cfe8c77780d7
+#   content hash  5d190f12d5294bae
+#   text hash     b1c882b4378368bf
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cb6a368986612f3b
-#   text hash     cd3f6f48c8ec77fd
+#   content hash  5d190f12d5294bae
+#   text hash     f0a9b9b89f6a2347
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4ac4963e07e56105
-#   text hash     a08e3f66815f115c
+#   content hash  5ba46f526a90cbf7
+#   text hash     ff7a235e91c1eebc
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

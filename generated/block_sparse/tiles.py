@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4ac4963e07e56105
-#   text hash     9762e07a20debd92
+#   content hash  5ba46f526a90cbf7
+#   text hash     22e47cb7fe2eb806
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/tests/checks.py.jinja
-#   content hash  fcb332d8de55490c
-#   text hash     5f56559e3ca954ce
+#   content hash  fbd4da81b8f1b15b
+#   text hash     63b14a364379a4a4
 #   render with   attnforge render SPEC
 """What suites check and by which rule; what is a variant's own stands in the test file beside it.
 
@@ -945,6 +945,12 @@ class TestPacked:
                 assert (x[:, outside] == -math.inf).all()
             elif x.shape[0] == 148:
                 assert not x[outside].any(), name
+
+    def test_calls_without_sequences_give_zeros(self, variant):
+        inputs = variant.make_inputs(replace(variant.small, q_lens=(33,), k_lens=(33,))) | cut((0,))
+        for found in (run_on_nan(variant, inputs), variant.run(inputs, function=reference)):
+            for name, x in found.items():
+                assert (x == (-math.inf if name == "lse" else 0)).all(), name
 
     @pytest.mark.parametrize("longest", [0, 1, 32, 37, 2**20])
     def test_a_sequence_ends_at_the_longest_length_told(self, variant, longest, monkeypatch):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6c7cbc9b3f7de32a
-#   text hash     cea1f0b07b6c54ae
+#   content hash  a9647f6727f9156c
+#   text hash     a6fe51863d3b7f19
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

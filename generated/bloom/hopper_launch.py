@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6c7cbc9b3f7de32a
-#   text hash     9e64b8487ce5cff9
+#   content hash  a9647f6727f9156c
+#   text hash     6247c35e48bccaf6
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

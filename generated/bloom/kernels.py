@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6c7cbc9b3f7de32a
-#   text hash     e80004467c517a2d
+#   content hash  a9647f6727f9156c
+#   text hash     1492577ae1b1379d
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

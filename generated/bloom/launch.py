@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6c7cbc9b3f7de32a
-#   text hash     a6447be24b277e6e
+#   content hash  a9647f6727f9156c
+#   text hash     ea7cc9ef67f3eb4d
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6c7cbc9b3f7de32a
-#   text hash     2371573d68be308f
+#   content hash  a9647f6727f9156c
+#   text hash     8f0fdc4422ddd4ea
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

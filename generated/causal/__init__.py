@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1036fe5c73fe6b88
-#   text hash     98615d88569a05e1
+#   content hash  86734e32e2ca408f
+#   text hash     fd20ba012745afa2
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

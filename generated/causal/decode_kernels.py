@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1036fe5c73fe6b88
-#   text hash     b7d77268b399d6d0
+#   content hash  86734e32e2ca408f
+#   text hash     0e318c739ecb518b
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

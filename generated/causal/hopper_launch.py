@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1036fe5c73fe6b88
-#   text hash     4c6310306bbd3136
+#   content hash  86734e32e2ca408f
+#   text hash     fa1b9c07247b21a2
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1036fe5c73fe6b88
-#   text hash     4fe613b6a25f4057
+#   content hash  86734e32e2ca408f
+#   text hash     2175f28b582f676c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

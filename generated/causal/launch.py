@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1036fe5c73fe6b88
-#   text hash     97a045f9dc3ec5b4
+#   content hash  86734e32e2ca408f
+#   text hash     085fa510daed5af0
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1036fe5c73fe6b88
-#   text hash     c596676cba6f5396
+#   content hash  86734e32e2ca408f
+#   text hash     c1cbef67502d6fd1
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

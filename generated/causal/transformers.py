@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1036fe5c73fe6b88
-#   text hash     72b649ca26d69fb6
+#   content hash  86734e32e2ca408f
+#   text hash     7b97476d6226a2b9
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -102,9 +102,7 @@ def _decodes(query, key, is_causal):
     if not is_causal or torch.is_grad_enabled():
         return False
     # in this order: a compiler that has one length for both asks nothing more of it
-    few = query.shape[2] < key.shape[2] and query.shape[2] <= MOST_NEW
-    # Triton's interpreter multiplies none of bfloat16, which `attention` alone works out in float32
-    return few and not (query.is_cpu and query.dtype == torch.bfloat16)
+    return query.shape[2] < key.shape[2] and query.shape[2] <= MOST_NEW
 
 
 def _cached(key, attention_mask, rows):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ca22279ed010151d
-#   text hash     18d8a31986911128
+#   content hash  3cfaa92678eff2fa
+#   text hash     e4010c0956e1c27b
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

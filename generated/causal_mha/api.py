@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ca22279ed010151d
-#   text hash     6a9c92813ac70a14
+#   content hash  3cfaa92678eff2fa
+#   text hash     18a37296c8ad16a7
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

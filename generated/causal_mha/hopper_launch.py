@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ca22279ed010151d
-#   text hash     bfec91263fd0374d
+#   content hash  3cfaa92678eff2fa
+#   text hash     74f72bed98930f5e
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ca22279ed010151d
-#   text hash     762883d59ed08bee
+#   content hash  3cfaa92678eff2fa
+#   text hash     99ca905932ec6f89
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ca22279ed010151d
-#   text hash     e5441ca17ce88082
+#   content hash  3cfaa92678eff2fa
+#   text hash     d889052e9eb4d54b
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0210a0f732888acc
-#   text hash     4dcb41f700844522
+#   content hash  5da2462b764e05a5
+#   text hash     919cff2d40c560c0
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

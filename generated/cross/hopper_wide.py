@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0210a0f732888acc
-#   text hash     51c89378cd37898d
+#   content hash  5da2462b764e05a5
+#   text hash     3e91262b1470a194
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0210a0f732888acc
-#   text hash     2e00350df69f13f2
+#   content hash  5da2462b764e05a5
+#   text hash     90630c6edf0daa5f
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

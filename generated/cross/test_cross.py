@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0210a0f732888acc
-#   text hash     943a934713f95c0e
+#   content hash  5da2462b764e05a5
+#   text hash     045fc33efac2ff54
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

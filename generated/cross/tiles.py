@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0210a0f732888acc
-#   text hash     5260ebe043f14303
+#   content hash  5da2462b764e05a5
+#   text hash     4f86e703d3319de2
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  69ece7abf8e3214f
-#   text hash     ba827a22b93ba16f
+#   content hash  9f714c6085640c47
+#   text hash     25274a1930a22ced
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  69ece7abf8e3214f
-#   text hash     fd94d23ae6a0d074
+#   content hash  9f714c6085640c47
+#   text hash     3c74dfdd4361525a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -38,7 +38,8 @@ def reference(
         if k_lens is k_starts is q_start is None:
             out, lse, max_logit, key_sums = _attend(q, k, v, scale, k.shape[1] - q.shape[1])
         else:
-            out = v.new_zeros(*q.shape[:3], v.shape[3])
+            # weights of no keys: zeros that autograd knows of
+            out = torch.einsum("bihd,bjgd,bjge->bihe", q, k[:, :0], v[:, :0])
             lse = v.new_full((q.shape[0], q.shape[2], q.shape[1]), -math.inf)
             max_logit, key_sums = q.new_full((q.shape[2],), -math.inf), q.new_zeros(q.shape[0], q.shape[2], k.shape[1])
             for entry, queries, keys, q_begin in _parts(q, k, k_lens, k_starts, q_start):
@@ -71,7 +72,7 @@ def _attend(q, k, v, scale, q_begin):
     device = q.device
     q_pos = torch.arange(q_begin, q_begin + q_len, device=device)[:, None]
     k_pos = torch.arange(k_len, device=device)
-    if q_len == 0 or k_len == 0:  # no place that a term could speak of
+    if 0 in (q.shape[0], q_len, k_len):  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
         nothing = q.new_full((heads,), -math.inf), q.new_zeros(q.shape[0], heads, k_len)
         return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse, *nothing

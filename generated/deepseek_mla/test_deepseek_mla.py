@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  69ece7abf8e3214f
-#   text hash     c1b6a9ee9965977a
+#   content hash  9f714c6085640c47
+#   text hash     cf51583d8dc67797
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  69ece7abf8e3214f
-#   text hash     dea7b43ad9c5dae8
+#   content hash  9f714c6085640c47
+#   text hash     eadd60cae79cd44e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d5e3c47996597475
-#   text hash     af5509eb4ba4a04b
+#   content hash  48bcd819eaa654d4
+#   text hash     6088a9d2dbf958c2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -122,7 +122,7 @@ def on_hopper(q, k, v, v_in_k, page_table, k_starts, rows):
 
 @runtime.on_its_device
 def attend(
-    q, call, k, v, seq_lens, page_table, k_starts, cu_seqlens_q, k_scale, v_scale, scale, parts, out, lse
+    q, call, k, v, out, seq_lens, page_table, k_starts, cu_seqlens_q, k_scale, v_scale, scale, parts, lse
 ):  # fmt: skip
     """Fills in out and lse, the latter in natural-log units; `call` is what shapes tell of them."""
     max_seqlen_k, reach, first_keys = call.max_seqlen_k, *call.seen

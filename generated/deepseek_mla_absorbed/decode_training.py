@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d5e3c47996597475
-#   text hash     f4f142e90c1237c6
+#   content hash  48bcd819eaa654d4
+#   text hash     46ec1556192036ee
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 
@@ -65,9 +65,11 @@ def attend_now(
     scale = call.scale if scale is None else arguments.as_float("scale", scale)
     if out is not None:
         call.check_out(out, q, k_cache, v_cache)
+    dtype = q.dtype
+    if call.widens:
+        q, (k_cache, v_cache) = q.float(), decode_arguments.widened(k_cache, v_cache, call.v_in_k)
     found, lse = _of_call(call, q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, scale)
-    if out is not None:
-        found = out.copy_(found)
+    found = found.to(dtype) if out is None else out.copy_(found)
     return (found, lse) if return_lse else found
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d5e3c47996597475
-#   text hash     69747e0fe7bde929
+#   content hash  48bcd819eaa654d4
+#   text hash     7f70c48458b55e4c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d5e3c47996597475
-#   text hash     436bcda64b52b9e6
+#   content hash  48bcd819eaa654d4
+#   text hash     99b6a4598609e17b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

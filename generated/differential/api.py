@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b26e9d9d023dd32f
-#   text hash     fe1e42607c0864dc
+#   content hash  6be793f8b9778367
+#   text hash     bf0888ac3aa54eaf
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b26e9d9d023dd32f
-#   text hash     cb2cc661c6ba5db9
+#   content hash  6be793f8b9778367
+#   text hash     07e344215a160dcc
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b26e9d9d023dd32f
-#   text hash     38b5934e11a50327
+#   content hash  6be793f8b9778367
+#   text hash     cfe8a4d41372ab7a
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b26e9d9d023dd32f
-#   text hash     e6ee960405a2850f
+#   content hash  6be793f8b9778367
+#   text hash     9b3af3484df7bd59
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

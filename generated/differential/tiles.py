@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b26e9d9d023dd32f
-#   text hash     e36e09e208e08992
+#   content hash  6be793f8b9778367
+#   text hash     b2116b9cd04db583
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d2eb5bd0317398c4
-#   text hash     5e785f86d8e17572
+#   content hash  1542630a7a5f6d42
+#   text hash     e193ae2870a51f99
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d2eb5bd0317398c4
-#   text hash     34bec5e8c57ea0e0
+#   content hash  1542630a7a5f6d42
+#   text hash     54875da166704b4a
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

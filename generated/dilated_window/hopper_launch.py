@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d2eb5bd0317398c4
-#   text hash     1fdf2504e1db9a90
+#   content hash  1542630a7a5f6d42
+#   text hash     25a4c2400eefa3ed
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

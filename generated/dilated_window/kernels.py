@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d2eb5bd0317398c4
-#   text hash     8f3bf3039d7a7a90
+#   content hash  1542630a7a5f6d42
+#   text hash     c6b0f2f0af2c8268
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

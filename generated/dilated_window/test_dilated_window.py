@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d2eb5bd0317398c4
-#   text hash     58485acf5d769d97
+#   content hash  1542630a7a5f6d42
+#   text hash     021ca3bbc9db496a
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

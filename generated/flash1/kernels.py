@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f4477e519120d205
-#   text hash     fbb5fb188d571b02
+#   content hash  1233c587fa1d1b75
+#   text hash     4b15cc686661b1b2
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f4477e519120d205
-#   text hash     b1851b24b961c607
+#   content hash  1233c587fa1d1b75
+#   text hash     6f555c94fa28ff8c
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

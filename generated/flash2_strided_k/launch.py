@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  43c4f790ff4cbf2c
-#   text hash     d3a31f030449b795
+#   content hash  bec21ed896a3c4d2
+#   text hash     c9c6671c275dbdf1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

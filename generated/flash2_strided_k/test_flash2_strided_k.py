@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  43c4f790ff4cbf2c
-#   text hash     5a6658e7a7e2fcb0
+#   content hash  bec21ed896a3c4d2
+#   text hash     85fbcdc9a9d67efd
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

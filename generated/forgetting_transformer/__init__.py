@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  fba5e76eb0f740e5
-#   text hash     f2fa2941ff39a84b
+#   content hash  26b8d34a643e4cd0
+#   text hash     a097fd5b5ad95af7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

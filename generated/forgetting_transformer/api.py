@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  fba5e76eb0f740e5
-#   text hash     59f333345d069b5b
+#   content hash  26b8d34a643e4cd0
+#   text hash     8accc70a8cd58fac
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  2cba929ca3fe4598
-#   text hash     c634ed4f3d33856b
+#   content hash  c55e5653f9779808
+#   text hash     ce058582b0fa1158
 #   render with   attnforge render SPEC
 """What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
 
@@ -34,7 +34,10 @@ class Call:
         positions=None,
         v_in_k=False,
     ):
-        self.attend, self.find_alike = launch.attend, launch.runtime.alike
+        # Triton's interpreter multiplies none of bfloat16
+        self.widens = launch.runtime.INTERPRETED and q.dtype == torch.bfloat16
+        self.attend = _in_float32(launch.attend) if self.widens else launch.attend
+        self.find_alike = launch.runtime.alike
         self.longest, self.max_seqlen_k, self.split_size = longest, max_seqlen_k, split_size
         self.seen, self.size, self.v_in_k = seen, size, v_in_k
         self.scale = 1 / math.sqrt(q.shape[-1])
@@ -67,6 +70,25 @@ class Call:
 def shapes(q, v_cache):
     """Those of out and LSE."""
     return (*q.shape[:-1], v_cache.shape[-1]), (*q.shape[:-3], q.shape[-2], q.shape[-3])
+
+
+def widened(k_cache, v_cache, v_in_k):
+    """Caches of bfloat16 in float32, values as columns of keys where they are; others as they are."""
+    if k_cache.dtype != torch.bfloat16:
+        return k_cache, v_cache
+    k = k_cache.float()
+    return k, k[..., : v_cache.shape[-1]] if v_in_k else v_cache.float()
+
+
+def _in_float32(attend):
+    """What launches a call of bfloat16, worked out in float32 and rounded at the end."""
+
+    def run(q, call, k_cache, v_cache, out, *given):
+        wide = torch.empty_like(out, dtype=torch.float32)
+        attend(q.float(), call, *widened(k_cache, v_cache, call.v_in_k), wide, *given)
+        out.copy_(wide)
+
+    return run
 
 
 def _span(x):
@@ -294,7 +316,6 @@ def check_new(k_new, v_new, k_cache, v_cache, slot_mapping, widest):
     for name, x in (("k_new", k_new), ("v_new", v_new)):
         arguments.check_float(name, x)
     arguments.check_alike("v_new", v_new, "k_new", k_new)
-    arguments.check_multiplied("k_new", k_new)
     arguments.check_place("k_new", k_new)
     _check_cache(k_cache, v_cache, "k_new", k_new, widest)
     if v_cache.shape[:3] != k_cache.shape[:3]:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  fba5e76eb0f740e5
-#   text hash     419cc5a544e9e0ec
+#   content hash  26b8d34a643e4cd0
+#   text hash     ce5a34cef8191732
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -98,7 +98,7 @@ def workspace_size(q, k, v, longest, max_seqlen_k, split_size, reach, first_keys
 
 @runtime.on_its_device
 def attend(
-    q, call, k, v, seq_lens, page_table, k_starts, cu_seqlens_q, in_log_decay, k_scale, v_scale, scale, parts, out,
+    q, call, k, v, out, seq_lens, page_table, k_starts, cu_seqlens_q, in_log_decay, k_scale, v_scale, scale, parts,
     lse
 ):  # fmt: skip
     """Fills in out and lse, the latter in natural-log units; `call` is what shapes tell of them."""

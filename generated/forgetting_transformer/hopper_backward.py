@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  fba5e76eb0f740e5
-#   text hash     6d658847425719d7
+#   content hash  26b8d34a643e4cd0
+#   text hash     7de7ccb61c5881b4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  fba5e76eb0f740e5
-#   text hash     ae7ca3807c407858
+#   content hash  26b8d34a643e4cd0
+#   text hash     2b13d8aba7bcc5eb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b8f30d7384ae23f2
-#   text hash     2e44610547b52ade
+#   content hash  2efe05c622a13cf3
+#   text hash     b8e975f9541fec4e
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b8f30d7384ae23f2
-#   text hash     42fc61add7591677
+#   content hash  2efe05c622a13cf3
+#   text hash     8b2d48ae3b4f4933
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b8f30d7384ae23f2
-#   text hash     6cfa256e326478e0
+#   content hash  2efe05c622a13cf3
+#   text hash     77848e4ee38a9ad1
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b8f30d7384ae23f2
-#   text hash     dd4142e4c7d946e3
+#   content hash  2efe05c622a13cf3
+#   text hash     72b08a5bc00762c9
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

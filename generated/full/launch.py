@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b8f30d7384ae23f2
-#   text hash     998cb148371bea91
+#   content hash  2efe05c622a13cf3
+#   text hash     0e4d73d80063297e
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

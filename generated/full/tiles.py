@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b8f30d7384ae23f2
-#   text hash     2bd80dc91fe5314a
+#   content hash  2efe05c622a13cf3
+#   text hash     a590c069af358912
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

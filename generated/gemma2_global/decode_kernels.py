@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  626c1c35768c2f74
-#   text hash     4e0d0ddc71b2c4b6
+#   content hash  8623cdc164ba8899
+#   text hash     4bf17af60f8c93b4
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  626c1c35768c2f74
-#   text hash     a9d7af60e1725f69
+#   content hash  8623cdc164ba8899
+#   text hash     da4eefd064901380
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 
@@ -79,11 +79,13 @@ def attend_now(
     scale = call.scale if scale is None else arguments.as_float("scale", scale)
     if out is not None:
         call.check_out(out, q, k_cache, v_cache)
+    dtype = q.dtype
+    if call.widens:
+        q, (k_cache, v_cache) = q.float(), decode_arguments.widened(k_cache, v_cache, call.v_in_k)
     found, lse = _of_call(
         call, q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, cos, sin, positions, scale
     )
-    if out is not None:
-        found = out.copy_(found)
+    found = found.to(dtype) if out is None else out.copy_(found)
     return (found, lse) if return_lse else found
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  626c1c35768c2f74
-#   text hash     0cd4c083ac14a2fd
+#   content hash  8623cdc164ba8899
+#   text hash     9730389b5dda363d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -16,7 +16,7 @@ workers of four warps take 64 of the queries each, side by side:
 
 A stage is ready once all its bytes have come, and free once every worker is done with it; a barrier counts each.
 Tiles of keys are visited from the last to the first: mixed ones, then full ones.
-With bfloat16 a row's weights are measured from 2**64 times the largest one of the first tile that shows it a key: full
+With bfloat16 a row's weights are measured from 2**63 times the largest one of the first tile that shows it a key: full
 tiles need no search for larger ones. If a row's weights add up to more than that, its LSE becomes NaN, and its tile is
 done once more; such rows then follow their largest score.
 
@@ -347,7 +347,7 @@ def weigh(
     # [64]
     top = tl.max(score, 1) * (50.0 * LOG2E)
     # a row keeps what its first keys gave, with room for larger scores, unless it has outgrown that
-    top = tl.where(grows, top, top + 64.0)
+    top = tl.where(grows, top, top + 63.0)
     m_new = tl.where(grows | (m == float("-inf")), tl.maximum(m, top), m)
     if OVERLAPPED:
         m_new = in_order(m_new, 2)
@@ -543,7 +543,7 @@ def work_through(
                 mbarrier.arrive(q_free.index(stage), count=1)
                 begun += 1
                 # [64]
-                lse = tl.where(l == 0, float("inf"), m - 64.0 + tl.log2(l * 2.0**64))
+                lse = tl.where(l == 0, float("inf"), m - 63.0 + tl.log2(l * 2.0**63))
                 # NaN, too, is not known to be small; 1 of it may be a sink's
                 outgrown = (row < q_len) & ~grows & ~(l <= 2.0)
                 lse = tl.where(outgrown, float("nan"), lse)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  626c1c35768c2f74
-#   text hash     80c8f9e0b1e1a575
+#   content hash  8623cdc164ba8899
+#   text hash     613c5582eb5a5b75
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

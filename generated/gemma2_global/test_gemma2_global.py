@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  626c1c35768c2f74
-#   text hash     5e4738d23253cfbf
+#   content hash  8623cdc164ba8899
+#   text hash     882fb416d3ac1d76
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1d06dd6c75da3c22
-#   text hash     dd34e8bf307d5f48
+#   content hash  93a249c702c33915
+#   text hash     b54770e35dbef87f
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

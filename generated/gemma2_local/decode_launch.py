@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1d06dd6c75da3c22
-#   text hash     69f57fa8d41bf592
+#   content hash  93a249c702c33915
+#   text hash     e6a02a8ac6243fb1
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -88,8 +88,8 @@ def workspace_size(q, k, v, longest, max_seqlen_k, split_size, reach, first_keys
 
 @runtime.on_its_device
 def attend(
-    q, call, k, v, seq_lens, page_table, k_starts, cu_seqlens_q, cos, sin, positions, k_scale, v_scale, scale,
-    parts, out, lse
+    q, call, k, v, out, seq_lens, page_table, k_starts, cu_seqlens_q, cos, sin, positions, k_scale, v_scale, scale,
+    parts, lse
 ):  # fmt: skip
     """Fills in out and lse, the latter in natural-log units; `call` is what shapes tell of them."""
     max_seqlen_k, reach, first_keys = call.max_seqlen_k, *call.seen

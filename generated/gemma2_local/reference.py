@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1d06dd6c75da3c22
-#   text hash     30269dfbc717f3dd
+#   content hash  93a249c702c33915
+#   text hash     09d180c7ef17d772
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -39,7 +39,8 @@ def reference(
         if k_lens is k_starts is q_start is None:
             out, lse = _attend(q, k, v, cos, sin, positions, scale, k.shape[1] - q.shape[1])
         else:
-            out = v.new_zeros(*q.shape[:3], v.shape[3])
+            # weights of no keys: zeros that autograd knows of
+            out = torch.einsum("bihd,bjgd,bjge->bihe", q, k[:, :0], v[:, :0])
             lse = v.new_full((q.shape[0], q.shape[2], q.shape[1]), -math.inf)
             for entry, queries, keys, q_begin in _parts(q, k, k_lens, k_starts, q_start, tokens=positions is not None):
                 one, rows, seen = slice(*entry), slice(*queries), slice(*keys)
@@ -71,7 +72,7 @@ def _attend(q, k, v, cos, sin, positions, scale, q_begin):
     k_pos = torch.arange(k_len, device=device)
     q, k = _rotated(q, k, cos.to(dtype), sin.to(dtype), positions, q_pos[:, 0], k_pos, q_begin)
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
-    if q_len == 0 or k_len == 0:  # no place that a term could speak of
+    if 0 in (q.shape[0], q_len, k_len):  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
         return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
 

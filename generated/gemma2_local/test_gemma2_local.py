@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1d06dd6c75da3c22
-#   text hash     c37dbb33c496d1ba
+#   content hash  93a249c702c33915
+#   text hash     74a966898d87f33d
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

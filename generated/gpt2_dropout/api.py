@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a50c806c06bb92ee
-#   text hash     d84a5ba626e8cd7e
+#   content hash  1eb9c5ba287f35cf
+#   text hash     bee902056db9b903
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a50c806c06bb92ee
-#   text hash     926b2dca31fcb31d
+#   content hash  1eb9c5ba287f35cf
+#   text hash     7d97e84e870094c9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a50c806c06bb92ee
-#   text hash     8fca91756eeadb68
+#   content hash  1eb9c5ba287f35cf
+#   text hash     8970dca54ee747e6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a50c806c06bb92ee
-#   text hash     868313fccea4c6a3
+#   content hash  1eb9c5ba287f35cf
+#   text hash     c450ca646f14b074
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

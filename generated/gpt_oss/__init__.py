@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ae840a6df5da75f3
-#   text hash     34c6dc1623982bb3
+#   content hash  203b2f9dda62cc5b
+#   text hash     de955aa32fbe98fb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ae840a6df5da75f3
-#   text hash     96487b140f9ff288
+#   content hash  203b2f9dda62cc5b
+#   text hash     e62aba3e522e017e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

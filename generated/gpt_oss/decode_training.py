@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ae840a6df5da75f3
-#   text hash     e338f31a11709df3
+#   content hash  203b2f9dda62cc5b
+#   text hash     739a34540868c65c
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 
@@ -84,11 +84,13 @@ def attend_now(
     scale = call.scale if scale is None else arguments.as_float("scale", scale)
     if out is not None:
         call.check_out(out, q, k_cache, v_cache)
+    dtype = q.dtype
+    if call.widens:
+        q, (k_cache, v_cache) = q.float(), decode_arguments.widened(k_cache, v_cache, call.v_in_k)
     found, lse = _of_call(
         call, q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, cos, sin, positions, sinks, scale
     )
-    if out is not None:
-        found = out.copy_(found)
+    found = found.to(dtype) if out is None else out.copy_(found)
     return (found, lse) if return_lse else found
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ae840a6df5da75f3
-#   text hash     e0b58c08cd75d23c
+#   content hash  203b2f9dda62cc5b
+#   text hash     b76e198798d43fca
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ae840a6df5da75f3
-#   text hash     7e203416a6abeada
+#   content hash  203b2f9dda62cc5b
+#   text hash     4e883408a0427d0f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

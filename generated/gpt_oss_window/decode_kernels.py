@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fd4be155d6b96a3e
-#   text hash     60b4711809dae684
+#   content hash  ee7329d2422791f6
+#   text hash     cc0d79adedb36e19
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

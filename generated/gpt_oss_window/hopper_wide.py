@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fd4be155d6b96a3e
-#   text hash     024334d1eca62da0
+#   content hash  ee7329d2422791f6
+#   text hash     08b9c9a9e4cd24c0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fd4be155d6b96a3e
-#   text hash     2a9986ac31d97a39
+#   content hash  ee7329d2422791f6
+#   text hash     74ec4673e98d2b68
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fd4be155d6b96a3e
-#   text hash     0480a1d8b4cbc847
+#   content hash  ee7329d2422791f6
+#   text hash     fd90cb12bbedbac7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

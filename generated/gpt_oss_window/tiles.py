@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fd4be155d6b96a3e
-#   text hash     d263db3d6c33edb3
+#   content hash  ee7329d2422791f6
+#   text hash     800957ded3a340a3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c2156961763eb23f
-#   text hash     047344c14c6ad1d1
+#   content hash  d996db2138a6ebde
+#   text hash     947e23133b1fce17
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

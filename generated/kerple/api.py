@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c2156961763eb23f
-#   text hash     be6ea3e157053849
+#   content hash  d996db2138a6ebde
+#   text hash     b80988806729ad7e
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

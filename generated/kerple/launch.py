@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c2156961763eb23f
-#   text hash     9c5c45c9123c9cff
+#   content hash  d996db2138a6ebde
+#   text hash     0f40c1d64daaca48
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

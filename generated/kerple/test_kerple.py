@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c2156961763eb23f
-#   text hash     0bdbd6f70ceb0fd2
+#   content hash  d996db2138a6ebde
+#   text hash     a05438f08bdcae1c
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

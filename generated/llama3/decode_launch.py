@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  30fb84a238bbed8f
-#   text hash     a0364118ece5c4f4
+#   content hash  53e9272d0d4309dc
+#   text hash     f1584659adcc8342
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -88,8 +88,8 @@ def workspace_size(q, k, v, longest, max_seqlen_k, split_size, reach, first_keys
 
 @runtime.on_its_device
 def attend(
-    q, call, k, v, seq_lens, page_table, k_starts, cu_seqlens_q, cos, sin, positions, k_scale, v_scale, scale,
-    parts, out, lse, key_sums
+    q, call, k, v, out, seq_lens, page_table, k_starts, cu_seqlens_q, cos, sin, positions, k_scale, v_scale, scale,
+    parts, lse, key_sums
 ):  # fmt: skip
     """Fills in out and lse, the latter in natural-log units; `call` is what shapes tell of them."""
     max_seqlen_k, reach, first_keys = call.max_seqlen_k, *call.seen

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  30fb84a238bbed8f
-#   text hash     f321559db871802a
+#   content hash  53e9272d0d4309dc
+#   text hash     c8b405a3522df372
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  30fb84a238bbed8f
-#   text hash     d3d6363bc1d9d6c7
+#   content hash  53e9272d0d4309dc
+#   text hash     db20228fa22c0ad6
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  30fb84a238bbed8f
-#   text hash     021fb504da13f6f6
+#   content hash  53e9272d0d4309dc
+#   text hash     cde7981d2b3914ee
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  30fb84a238bbed8f
-#   text hash     9867db2ddba3b2aa
+#   content hash  53e9272d0d4309dc
+#   text hash     310667bbba4f661f
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -108,9 +108,7 @@ def _decodes(query, key, is_causal):
     if not is_causal or torch.is_grad_enabled():
         return False
     # in this order: a compiler that has one length for both asks nothing more of it
-    few = query.shape[2] < key.shape[2] and query.shape[2] <= MOST_NEW
-    # Triton's interpreter multiplies none of bfloat16, which `attention` alone works out in float32
-    return few and not (query.is_cpu and query.dtype == torch.bfloat16)
+    return query.shape[2] < key.shape[2] and query.shape[2] <= MOST_NEW
 
 
 def _cached(key, attention_mask, rows):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  eea9c5e5e1ba986d
-#   text hash     016976e19375370d
+#   content hash  905f7df7aaf52ade
+#   text hash     19c8bdefdf3660d0
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  eea9c5e5e1ba986d
-#   text hash     339e771b45082220
+#   content hash  905f7df7aaf52ade
+#   text hash     f46239e24ccf3b2d
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  eea9c5e5e1ba986d
-#   text hash     ef1ae65959915a4f
+#   content hash  905f7df7aaf52ade
+#   text hash     00ba87ec6d3ea59c
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  eea9c5e5e1ba986d
-#   text hash     c99dc7110f884d93
+#   content hash  905f7df7aaf52ade
+#   text hash     6d7ddf41c411385a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

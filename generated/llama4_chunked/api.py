@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c6d9a154bf186f32
-#   text hash     58674d25668a8615
+#   content hash  a4318042957f1d0d
+#   text hash     044006e1d04405bf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

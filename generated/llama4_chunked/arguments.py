@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/arguments.py.jinja
-#   content hash  2015f3989d811730
-#   text hash     e2fd06a5ce321571
+#   content hash  6511a0afcb1bcc52
+#   text hash     60fd036e4359513f
 #   render with   attnforge render SPEC
 """What calls give, checked: each error names the argument, what was expected and what came.
 
@@ -86,14 +86,6 @@ def check_heads(name, keys, queries, grouped):
 def interpreted():
     """Whether kernels run in Triton's interpreter, as triton itself reads it."""
     return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "y", "yes")
-
-
-def check_multiplied(name, x):
-    """A dtype that kernels multiply as it is."""
-    if x.dtype == torch.bfloat16 and interpreted():
-        raise TypeError(
-            f"{name}: expected float16 or float32, got bfloat16, which Triton's interpreter cannot multiply"
-        )
 
 
 def check_place(name, x):

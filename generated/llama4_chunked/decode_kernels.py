@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c6d9a154bf186f32
-#   text hash     f102cb6bc3201ba8
+#   content hash  a4318042957f1d0d
+#   text hash     1cf9ac958a34b523
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c6d9a154bf186f32
-#   text hash     2b0c59cf7b585a8c
+#   content hash  a4318042957f1d0d
+#   text hash     3ccb7f6172779619
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c6d9a154bf186f32
-#   text hash     254d7e58d6d774bd
+#   content hash  a4318042957f1d0d
+#   text hash     3e8ff01dada3dfee
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  79d03d74babfcf43
-#   text hash     d2dc3122b2190c95
+#   content hash  55d0c33d6b4c6f1a
+#   text hash     48e7435318b58eb4
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

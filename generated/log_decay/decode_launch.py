@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  79d03d74babfcf43
-#   text hash     baac4f3eb85200b6
+#   content hash  55d0c33d6b4c6f1a
+#   text hash     e721c18db051d8e0
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -98,7 +98,7 @@ def workspace_size(q, k, v, longest, max_seqlen_k, split_size, reach, first_keys
 
 @runtime.on_its_device
 def attend(
-    q, call, k, v, seq_lens, page_table, k_starts, cu_seqlens_q, in_log_decay, k_scale, v_scale, scale, parts, out,
+    q, call, k, v, out, seq_lens, page_table, k_starts, cu_seqlens_q, in_log_decay, k_scale, v_scale, scale, parts,
     lse
 ):  # fmt: skip
     """Fills in out and lse, the latter in natural-log units; `call` is what shapes tell of them."""

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  79d03d74babfcf43
-#   text hash     041eddfe32236203
+#   content hash  55d0c33d6b4c6f1a
+#   text hash     2c1b96d7b9559f42
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

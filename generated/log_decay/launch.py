@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  79d03d74babfcf43
-#   text hash     c9fe050b55571851
+#   content hash  55d0c33d6b4c6f1a
+#   text hash     c7c4792ecf3c83cc
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  79d03d74babfcf43
-#   text hash     fe44055f14768980
+#   content hash  55d0c33d6b4c6f1a
+#   text hash     2775ddf388b0c441
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -42,7 +42,8 @@ def _reference(q, k, v, k_lens, k_starts, q_start, in_log_decay, scale, return_l
         if k_lens is k_starts is q_start is None:
             out, lse = _attend(q, k, v, in_log_decay, scale, k.shape[1] - q.shape[1])
         else:
-            out = v.new_zeros(*q.shape[:3], v.shape[3])
+            # weights of no keys: zeros that autograd knows of
+            out = torch.einsum("bihd,bjgd,bjge->bihe", q, k[:, :0], v[:, :0])
             lse = v.new_full((q.shape[0], q.shape[2], q.shape[1]), -math.inf)
             for entry, queries, keys, q_begin in _parts(q, k, k_lens, k_starts, q_start, tokens=True):
                 one, rows, seen = slice(*entry), slice(*queries), slice(*keys)
@@ -71,7 +72,7 @@ def _attend(q, k, v, in_log_decay, scale, q_begin):
     q_pos = torch.arange(q_begin, q_begin + q_len, device=device)[:, None]
     k_pos = torch.arange(k_len, device=device)
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
-    if q_len == 0 or k_len == 0:  # no place that a term could speak of
+    if 0 in (q.shape[0], q_len, k_len):  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
         return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
     in_log_decay_at_document = (in_log_decay == -math.inf).cumsum(1)

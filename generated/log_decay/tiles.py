@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  79d03d74babfcf43
-#   text hash     0bb4d7c62e34c48b
+#   content hash  55d0c33d6b4c6f1a
+#   text hash     4ff33eb132a6a861
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

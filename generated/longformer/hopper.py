@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c6f2673fa6173653
-#   text hash     641dec1e1eac0788
+#   content hash  224b372cd5345aa0
+#   text hash     7bb94540dec684e0
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c6f2673fa6173653
-#   text hash     ab6a73e0e30b5e5c
+#   content hash  224b372cd5345aa0
+#   text hash     079d524a58eac44a
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

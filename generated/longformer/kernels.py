@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c6f2673fa6173653
-#   text hash     d7e2683384c37ed5
+#   content hash  224b372cd5345aa0
+#   text hash     41a45c49296545c3
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

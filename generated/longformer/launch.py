@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c6f2673fa6173653
-#   text hash     fcea12d78f5ca5ad
+#   content hash  224b372cd5345aa0
+#   text hash     242c29a844dd9bf3
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

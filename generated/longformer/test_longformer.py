@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c6f2673fa6173653
-#   text hash     d3d95da98088d222
+#   content hash  224b372cd5345aa0
+#   text hash     2180d9c751b2c0d2
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

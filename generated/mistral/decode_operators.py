@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4c234423b8ea2150
-#   text hash     c7f0ac7bad26b687
+#   content hash  55464d40eb7a9b65
+#   text hash     d43a539ad92875ce
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4c234423b8ea2150
-#   text hash     879af1894885ce06
+#   content hash  55464d40eb7a9b65
+#   text hash     add92ea91b988b14
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

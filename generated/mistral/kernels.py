@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4c234423b8ea2150
-#   text hash     18b064b8ffe7868e
+#   content hash  55464d40eb7a9b65
+#   text hash     2b2723bca2e82217
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4c234423b8ea2150
-#   text hash     d366ef40934b40fc
+#   content hash  55464d40eb7a9b65
+#   text hash     8918daaecffd899e
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -108,9 +108,7 @@ def _decodes(query, key, is_causal):
     if not is_causal or torch.is_grad_enabled():
         return False
     # in this order: a compiler that has one length for both asks nothing more of it
-    few = query.shape[2] < key.shape[2] and query.shape[2] <= MOST_NEW
-    # Triton's interpreter multiplies none of bfloat16, which `attention` alone works out in float32
-    return few and not (query.is_cpu and query.dtype == torch.bfloat16)
+    return query.shape[2] < key.shape[2] and query.shape[2] <= MOST_NEW
 
 
 def _cached(key, attention_mask, rows):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0d8f5e09b17d6d33
-#   text hash     a7972e1ffcf73798
+#   content hash  0765c0419eb703c7
+#   text hash     b8e003e6830ca0a3
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

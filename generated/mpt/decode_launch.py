@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0d8f5e09b17d6d33
-#   text hash     c21696ad23b2fa7c
+#   content hash  0765c0419eb703c7
+#   text hash     c35b5c5126a6c45f
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -88,8 +88,8 @@ def workspace_size(q, k, v, longest, max_seqlen_k, split_size, reach, first_keys
 
 @runtime.on_its_device
 def attend(
-    q, call, k, v, seq_lens, page_table, k_starts, cu_seqlens_q, in_prefix_len, in_slopes, k_scale, v_scale, scale,
-    parts, out, lse
+    q, call, k, v, out, seq_lens, page_table, k_starts, cu_seqlens_q, in_prefix_len, in_slopes, k_scale, v_scale,
+    scale, parts, lse
 ):  # fmt: skip
     """Fills in out and lse, the latter in natural-log units; `call` is what shapes tell of them."""
     max_seqlen_k, reach, first_keys = call.max_seqlen_k, *call.seen

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0d8f5e09b17d6d33
-#   text hash     aef2ad8d903ae07c
+#   content hash  0765c0419eb703c7
+#   text hash     0679ea5eba8955e5
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0d8f5e09b17d6d33
-#   text hash     65452c8d9dc840a0
+#   content hash  0765c0419eb703c7
+#   text hash     0f05dbd9419437eb
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

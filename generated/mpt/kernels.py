@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0d8f5e09b17d6d33
-#   text hash     70c08f19ff95629a
+#   content hash  0765c0419eb703c7
+#   text hash     120ed6498a7c64c0
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

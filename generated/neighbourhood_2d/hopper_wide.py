@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3d68ef444c7133b0
-#   text hash     ee5cacf88dfc6046
+#   content hash  72dd49024794eed6
+#   text hash     5bac72a9bbd2be15
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

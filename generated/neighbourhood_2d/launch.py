@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3d68ef444c7133b0
-#   text hash     bd1add4d148b0d9b
+#   content hash  72dd49024794eed6
+#   text hash     d82a5239d77807f0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

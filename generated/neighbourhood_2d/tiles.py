@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3d68ef444c7133b0
-#   text hash     2e7698b128d936ca
+#   content hash  72dd49024794eed6
+#   text hash     9aa0962bb35a1a7d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

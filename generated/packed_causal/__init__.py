@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6f0877f94b8239e4
-#   text hash     35b5a717e2429c84
+#   content hash  ef77a8d8cfb64896
+#   text hash     a9dd1193c28d93d1
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6f0877f94b8239e4
-#   text hash     b3e18fe6c03e9706
+#   content hash  ef77a8d8cfb64896
+#   text hash     d60614f8bd237bed
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

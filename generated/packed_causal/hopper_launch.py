@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6f0877f94b8239e4
-#   text hash     2bc0de4023f177a3
+#   content hash  ef77a8d8cfb64896
+#   text hash     9728ccfa9256d4cf
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

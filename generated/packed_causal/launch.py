@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6f0877f94b8239e4
-#   text hash     1411eacb0bbb5d83
+#   content hash  ef77a8d8cfb64896
+#   text hash     f142f0ca5016cab0
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

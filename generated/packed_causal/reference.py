@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6f0877f94b8239e4
-#   text hash     d4ba5d9e4199b329
+#   content hash  ef77a8d8cfb64896
+#   text hash     8fe97039161de21e
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -58,8 +58,9 @@ def reference(
             rows.append(torch.arange(q_first, q_end, device=q.device))
             outs.append(out[0])
             lses.append(lse[0])
-        # rows that no sequence has
-        out, lse = v.new_zeros(*q.shape[:2], v.shape[2]), v.new_full((q.shape[1], q.shape[0]), -math.inf)
+        # rows that no sequence has: weights of no keys, so that autograd knows of them
+        out = torch.einsum("ihd,jgd,jge->ihe", q, k[:0], v[:0])
+        lse = v.new_full((q.shape[1], q.shape[0]), -math.inf)
         if rows:
             out = out.index_copy(0, torch.cat(rows), torch.cat(outs))
             lse = lse.index_copy(1, torch.cat(rows), torch.cat(lses, 1))
@@ -84,7 +85,7 @@ def _attend(q, k, v, scale, q_begin):
     q_pos = torch.arange(q_begin, q_begin + q_len, device=device)[:, None]
     k_pos = torch.arange(k_len, device=device)
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
-    if q_len == 0 or k_len == 0:  # no place that a term could speak of
+    if 0 in (q.shape[0], q_len, k_len):  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
         nothing = q.new_full((heads,), -math.inf), q.new_zeros(q.shape[0], heads, k_len)
         return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse, *nothing

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6f0877f94b8239e4
-#   text hash     c1b38c89b26a246d
+#   content hash  ef77a8d8cfb64896
+#   text hash     5eb56a7b64ce614e
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1374f98d7cb76dd2
-#   text hash     76f7db2a07c819ed
+#   content hash  42bd367800183115
+#   text hash     a9fcd735cdb15253
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1374f98d7cb76dd2
-#   text hash     2941710a00bbaa52
+#   content hash  42bd367800183115
+#   text hash     58d8a3d9a177e214
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1374f98d7cb76dd2
-#   text hash     7f467e37ab95e260
+#   content hash  42bd367800183115
+#   text hash     1b78eefc0de114b4
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

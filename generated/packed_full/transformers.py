@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1374f98d7cb76dd2
-#   text hash     cc8dd140233220c2
+#   content hash  42bd367800183115
+#   text hash     789e0b5af1d3b216
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

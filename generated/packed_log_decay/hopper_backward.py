@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  88df084c380c77cc
-#   text hash     e6f37e49a7e69530
+#   content hash  847c8c68fc2b1d3c
+#   text hash     d5903850fac0e1fc
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

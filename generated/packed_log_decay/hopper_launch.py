@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  88df084c380c77cc
-#   text hash     e455112eed73631b
+#   content hash  847c8c68fc2b1d3c
+#   text hash     7d92b34b746187f5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  88df084c380c77cc
-#   text hash     0f98126c5727ca5e
+#   content hash  847c8c68fc2b1d3c
+#   text hash     e4087df3a49cdfd6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  88df084c380c77cc
-#   text hash     5fceda8d9cd18b2e
+#   content hash  847c8c68fc2b1d3c
+#   text hash     dac2d0fe79dfdea0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  88df084c380c77cc
-#   text hash     1c62712af4a0be23
+#   content hash  847c8c68fc2b1d3c
+#   text hash     2cb3255991a2f856
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  950f2bb0011f1abe
-#   text hash     2414e6a33c2e997e
+#   content hash  3f257579e288d179
+#   text hash     21e8164015b05246
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -15,7 +15,7 @@ each program one warp loads, and workers of four warps take 64 of the queries ea
 
 A stage is ready once all its bytes have come, and free once every worker is done with it; a barrier counts each.
 Tiles of keys are visited from the last to the first: mixed ones, then full ones.
-With bfloat16 a row's weights are measured from 2**64 times the largest one of the first tile that shows it a key: full
+With bfloat16 a row's weights are measured from 2**63 times the largest one of the first tile that shows it a key: full
 tiles need no search for larger ones. If a row's weights add up to more than that, its LSE becomes NaN, and its tile is
 done once more; such rows then follow their largest score.
 
@@ -325,7 +325,7 @@ def weigh(
     # [64]
     top = tl.max(score, 1) * scale_log2
     # a row keeps what its first keys gave, with room for larger scores, unless it has outgrown that
-    top = tl.where(grows, top, top + 64.0)
+    top = tl.where(grows, top, top + 63.0)
     m_new = tl.where(grows | (m == float("-inf")), tl.maximum(m, top), m)
     if OVERLAPPED:
         m_new = in_order(m_new, 2)
@@ -523,7 +523,7 @@ def work(
             store_rows(out_ptr + first_row * DV, Hq * DV, out_tile.load(WIDE), q_start + WORKER * 64, q_len, DV)
             fence_async_shared()
             # [64]
-            lse = tl.where(l == 0, float("inf"), m - 64.0 + tl.log2(l * 2.0**64))
+            lse = tl.where(l == 0, float("inf"), m - 63.0 + tl.log2(l * 2.0**63))
             # NaN, too, is not known to be small; 1 of it may be a sink's
             outgrown = (row < q_len) & ~grows & ~(l <= 2.0)
             lse = tl.where(outgrown, float("nan"), lse)

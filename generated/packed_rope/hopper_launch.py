@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  950f2bb0011f1abe
-#   text hash     3ca4f8a2b3c11ed2
+#   content hash  3f257579e288d179
+#   text hash     c278272ae1ef7da1
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  950f2bb0011f1abe
-#   text hash     d67113640a78dd72
+#   content hash  3f257579e288d179
+#   text hash     d6ce374c7d29c6ce
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  950f2bb0011f1abe
-#   text hash     0f70115d5e8e3b00
+#   content hash  3f257579e288d179
+#   text hash     6a8de90d6eb253e5
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -60,8 +60,9 @@ def reference(
             rows.append(torch.arange(q_first, q_end, device=q.device))
             outs.append(out[0])
             lses.append(lse[0])
-        # rows that no sequence has
-        out, lse = v.new_zeros(*q.shape[:2], v.shape[2]), v.new_full((q.shape[1], q.shape[0]), -math.inf)
+        # rows that no sequence has: weights of no keys, so that autograd knows of them
+        out = torch.einsum("ihd,jgd,jge->ihe", q, k[:0], v[:0])
+        lse = v.new_full((q.shape[1], q.shape[0]), -math.inf)
         if rows:
             out = out.index_copy(0, torch.cat(rows), torch.cat(outs))
             lse = lse.index_copy(1, torch.cat(rows), torch.cat(lses, 1))
@@ -83,7 +84,7 @@ def _attend(q, k, v, cos, sin, positions, scale, q_begin):
     k_pos = torch.arange(k_len, device=device)
     q, k = _rotated(q, k, cos.to(dtype), sin.to(dtype), positions, q_pos[:, 0], k_pos, q_begin)
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
-    if q_len == 0 or k_len == 0:  # no place that a term could speak of
+    if 0 in (q.shape[0], q_len, k_len):  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
         return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  950f2bb0011f1abe
-#   text hash     78a4b2978d6b8490
+#   content hash  3f257579e288d179
+#   text hash     3499396817e81f32
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

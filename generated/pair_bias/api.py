@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  25b1314085aca0ed
-#   text hash     25ac7269e5313647
+#   content hash  65a2039a55be826f
+#   text hash     242d0f2fd7027189
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  25b1314085aca0ed
-#   text hash     a750f314f30518cd
+#   content hash  65a2039a55be826f
+#   text hash     c3da1ddc5e18a572
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

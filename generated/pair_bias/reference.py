@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  25b1314085aca0ed
-#   text hash     51ae1725bcba9936
+#   content hash  65a2039a55be826f
+#   text hash     8b78d9f610d86bbd
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -42,7 +42,8 @@ def _reference(q, k, v, k_lens, k_starts, q_start, in_bias, scale, return_lse):
         if k_lens is k_starts is q_start is None:
             out, lse = _attend(q, k, v, in_bias, scale, k.shape[1] - q.shape[1])
         else:
-            out = v.new_zeros(*q.shape[:3], v.shape[3])
+            # weights of no keys: zeros that autograd knows of
+            out = torch.einsum("bihd,bjgd,bjge->bihe", q, k[:, :0], v[:, :0])
             lse = v.new_full((q.shape[0], q.shape[2], q.shape[1]), -math.inf)
             for entry, queries, keys, q_begin in _parts(q, k, k_lens, k_starts, q_start):
                 one, rows, seen = slice(*entry), slice(*queries), slice(*keys)
@@ -67,7 +68,7 @@ def _attend(q, k, v, in_bias, scale, q_begin):
     k_len = k.shape[1]
     heads = q.shape[2]
     dtype = q.dtype
-    if q_len == 0 or k_len == 0:  # no place that a term could speak of
+    if 0 in (q.shape[0], q_len, k_len):  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
         return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
     in_bias = in_bias[(None,) * (4 - in_bias.dim())].to(dtype)

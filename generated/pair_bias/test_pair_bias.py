@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  25b1314085aca0ed
-#   text hash     509886e8c605adf7
+#   content hash  65a2039a55be826f
+#   text hash     5ed1f79c23c100ac
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  25b1314085aca0ed
-#   text hash     358969fc8b2422c6
+#   content hash  65a2039a55be826f
+#   text hash     ee3d4a031767e668
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

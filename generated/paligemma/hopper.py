@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8925087db6a24353
-#   text hash     c80ce109024beb58
+#   content hash  47bde45e55d3a82c
+#   text hash     5aeed10c50febcb7
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8925087db6a24353
-#   text hash     eb37d6980591031e
+#   content hash  47bde45e55d3a82c
+#   text hash     bddf840e2fa372bb
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8925087db6a24353
-#   text hash     3bc2dc0804c37eac
+#   content hash  47bde45e55d3a82c
+#   text hash     8791967c68bcb8e8
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8925087db6a24353
-#   text hash     b5af27ca0930eb12
+#   content hash  47bde45e55d3a82c
+#   text hash     4cdb8dd23ffde740
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

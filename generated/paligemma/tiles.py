@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8925087db6a24353
-#   text hash     0f40f745050e0e5f
+#   content hash  47bde45e55d3a82c
+#   text hash     0517245bc8a818c3
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5e22831bd5f164c1
-#   text hash     2cfdf7a399f48588
+#   content hash  997d3c78ea2aa7ca
+#   text hash     a9a4351bf3f38c16
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5e22831bd5f164c1
-#   text hash     460dd07035a5ba0d
+#   content hash  997d3c78ea2aa7ca
+#   text hash     47aeb7ca83667630
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -88,7 +88,7 @@ def workspace_size(q, k, v, longest, max_seqlen_k, split_size, reach, first_keys
 
 @runtime.on_its_device
 def attend(
-    q, call, k, v, seq_lens, page_table, k_starts, cu_seqlens_q, in_prefix_len, k_scale, v_scale, scale, parts, out,
+    q, call, k, v, out, seq_lens, page_table, k_starts, cu_seqlens_q, in_prefix_len, k_scale, v_scale, scale, parts,
     lse
 ):  # fmt: skip
     """Fills in out and lse, the latter in natural-log units; `call` is what shapes tell of them."""

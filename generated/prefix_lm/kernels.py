@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5e22831bd5f164c1
-#   text hash     5e9d24e04dc84f4b
+#   content hash  997d3c78ea2aa7ca
+#   text hash     bf945259e1060cad
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

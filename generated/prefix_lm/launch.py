@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5e22831bd5f164c1
-#   text hash     0217867be70e40ab
+#   content hash  997d3c78ea2aa7ca
+#   text hash     07d1c0b898bbb490
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5e22831bd5f164c1
-#   text hash     e3b85f5e29fcb987
+#   content hash  997d3c78ea2aa7ca
+#   text hash     53b5a67519e06d65
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0b95b97c1bbd7222
-#   text hash     ac2f61fd9cc6dcbf
+#   content hash  d09f5ceacf0d4a90
+#   text hash     8586b353bcbcd5dc
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

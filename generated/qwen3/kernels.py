@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0b95b97c1bbd7222
-#   text hash     3dc1702f2c1fbbd2
+#   content hash  d09f5ceacf0d4a90
+#   text hash     86b1ea9fd60ebfd1
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0b95b97c1bbd7222
-#   text hash     a1ddfb1591e3c718
+#   content hash  d09f5ceacf0d4a90
+#   text hash     2de2bb961f3d5668
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0b95b97c1bbd7222
-#   text hash     7e94c2c1ad73f8be
+#   content hash  d09f5ceacf0d4a90
+#   text hash     d2212b2a94831716
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

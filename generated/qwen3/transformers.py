@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0b95b97c1bbd7222
-#   text hash     45582103a7a0d12c
+#   content hash  d09f5ceacf0d4a90
+#   text hash     5a81a56108d85716
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -108,9 +108,7 @@ def _decodes(query, key, is_causal):
     if not is_causal or torch.is_grad_enabled():
         return False
     # in this order: a compiler that has one length for both asks nothing more of it
-    few = query.shape[2] < key.shape[2] and query.shape[2] <= MOST_NEW
-    # Triton's interpreter multiplies none of bfloat16, which `attention` alone works out in float32
-    return few and not (query.is_cpu and query.dtype == torch.bfloat16)
+    return query.shape[2] < key.shape[2] and query.shape[2] <= MOST_NEW
 
 
 def _cached(key, attention_mask, rows):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e62a49a5111b5193
-#   text hash     da1a90a7d96fdbdb
+#   content hash  6eae487c3d0cf7bc
+#   text hash     e63d2771e71dff04
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

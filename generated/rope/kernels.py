@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e62a49a5111b5193
-#   text hash     7818520fade169f5
+#   content hash  6eae487c3d0cf7bc
+#   text hash     eff7939cc2a820dd
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

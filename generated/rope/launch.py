@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e62a49a5111b5193
-#   text hash     26273603cfbfb2ff
+#   content hash  6eae487c3d0cf7bc
+#   text hash     967322f0ed570250
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

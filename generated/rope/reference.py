@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e62a49a5111b5193
-#   text hash     57b1a1c32a4797af
+#   content hash  6eae487c3d0cf7bc
+#   text hash     8cb3a33fed5d6a1c
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -39,7 +39,8 @@ def reference(
         if k_lens is k_starts is q_start is None:
             out, lse = _attend(q, k, v, cos, sin, positions, scale, k.shape[1] - q.shape[1])
         else:
-            out = v.new_zeros(*q.shape[:3], v.shape[3])
+            # weights of no keys: zeros that autograd knows of
+            out = torch.einsum("bihd,bjgd,bjge->bihe", q, k[:, :0], v[:, :0])
             lse = v.new_full((q.shape[0], q.shape[2], q.shape[1]), -math.inf)
             for entry, queries, keys, q_begin in _parts(q, k, k_lens, k_starts, q_start, tokens=positions is not None):
                 one, rows, seen = slice(*entry), slice(*queries), slice(*keys)
@@ -70,7 +71,7 @@ def _attend(q, k, v, cos, sin, positions, scale, q_begin):
     q_pos = torch.arange(q_begin, q_begin + q_len, device=device)[:, None]
     k_pos = torch.arange(k_len, device=device)
     q, k = _rotated(q, k, cos.to(dtype), sin.to(dtype), positions, q_pos[:, 0], k_pos, q_begin)
-    if q_len == 0 or k_len == 0:  # no place that a term could speak of
+    if 0 in (q.shape[0], q_len, k_len):  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
         return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
 

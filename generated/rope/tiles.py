@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e62a49a5111b5193
-#   text hash     161db10bd77ae197
+#   content hash  6eae487c3d0cf7bc
+#   text hash     d1e00726c73f6247
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

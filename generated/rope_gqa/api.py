@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b659817bf89025f1
-#   text hash     f2c0704ad96ba821
+#   content hash  84ebf4aba0003267
+#   text hash     456dd4df37f35550
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

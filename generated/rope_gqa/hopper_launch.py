@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b659817bf89025f1
-#   text hash     1feff580ae50a5c0
+#   content hash  84ebf4aba0003267
+#   text hash     bb82c7adcdd556f7
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

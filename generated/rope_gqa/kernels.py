@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b659817bf89025f1
-#   text hash     d656c727ac54fc02
+#   content hash  84ebf4aba0003267
+#   text hash     aadf06a67ffdcb42
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

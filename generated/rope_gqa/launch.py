@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b659817bf89025f1
-#   text hash     ecb3cea17fe51d69
+#   content hash  84ebf4aba0003267
+#   text hash     0129d10c16a19e52
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

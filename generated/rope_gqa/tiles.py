@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b659817bf89025f1
-#   text hash     abbd43e8cb330ed2
+#   content hash  84ebf4aba0003267
+#   text hash     a961db7409dbc5ec
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b930a6a41715da01
-#   text hash     c152ea5067e7417e
+#   content hash  9cc6a52ca525ec81
+#   text hash     5996256eae912d2b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b930a6a41715da01
-#   text hash     6a38ce1cc6b6fa67
+#   content hash  9cc6a52ca525ec81
+#   text hash     ef64de40e0008717
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b930a6a41715da01
-#   text hash     3e12d63ba306dd52
+#   content hash  9cc6a52ca525ec81
+#   text hash     63c99ff80fc851cc
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

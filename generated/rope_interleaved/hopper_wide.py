@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b930a6a41715da01
-#   text hash     220c2559ff881be5
+#   content hash  9cc6a52ca525ec81
+#   text hash     eeb66ef588871cd4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b930a6a41715da01
-#   text hash     90fb820dd547cd22
+#   content hash  9cc6a52ca525ec81
+#   text hash     86006ec8216a3edf
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

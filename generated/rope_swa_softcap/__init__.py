@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9def00f5df5dc4ad
-#   text hash     a2c56614f7c4c03a
+#   content hash  3c807d60bd038bd2
+#   text hash     d9dcb0683b85abd8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9def00f5df5dc4ad
-#   text hash     6847f00d0a19fbd4
+#   content hash  3c807d60bd038bd2
+#   text hash     ee9ed13f9dcdbcc4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9def00f5df5dc4ad
-#   text hash     17275e592bd6223a
+#   content hash  3c807d60bd038bd2
+#   text hash     34f0de7430b246ca
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9def00f5df5dc4ad
-#   text hash     a289be86906848e8
+#   content hash  3c807d60bd038bd2
+#   text hash     bb122ea7e5f0c6e7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  59c35fd36b0a416e
-#   text hash     3b884a8d4b47dc33
+#   content hash  3f8df814915596d8
+#   text hash     6fd3402f9e7ec2bf
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  59c35fd36b0a416e
-#   text hash     46c30fdcceb0fa24
+#   content hash  3f8df814915596d8
+#   text hash     6ca8497bbef1da4b
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

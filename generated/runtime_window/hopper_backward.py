@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  59c35fd36b0a416e
-#   text hash     e09699dac385dde9
+#   content hash  3f8df814915596d8
+#   text hash     a26bf454e58dc75d
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  59c35fd36b0a416e
-#   text hash     0b551f33f6a67f8b
+#   content hash  3f8df814915596d8
+#   text hash     323e72503c6eec6e
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a6501d19517cd3b1
-#   text hash     e2e04177f06a0a9b
+#   content hash  8058c6b090e4ecb2
+#   text hash     d93da47cec5bdaa3
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a6501d19517cd3b1
-#   text hash     0c007832a3e15ba5
+#   content hash  8058c6b090e4ecb2
+#   text hash     360cc2fac8122f1b
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a6501d19517cd3b1
-#   text hash     ad1382a04b1bfbad
+#   content hash  8058c6b090e4ecb2
+#   text hash     8b5ace7d5e79048d
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

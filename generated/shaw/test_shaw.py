@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a6501d19517cd3b1
-#   text hash     b9921a20dc8e141d
+#   content hash  8058c6b090e4ecb2
+#   text hash     99644bfe6a12a686
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

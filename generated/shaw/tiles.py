@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a6501d19517cd3b1
-#   text hash     c68d42b80374226f
+#   content hash  8058c6b090e4ecb2
+#   text hash     cf644bece8a5f42f
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

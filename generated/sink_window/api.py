@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6f2397438e3b8ba2
-#   text hash     c589752f6a7a9a0e
+#   content hash  465a5f8fd6af15f1
+#   text hash     a637924499ceac41
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6f2397438e3b8ba2
-#   text hash     c18d8e1a75b4172d
+#   content hash  465a5f8fd6af15f1
+#   text hash     7ab864039a2c44dc
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -88,8 +88,8 @@ def workspace_size(q, k, v, longest, max_seqlen_k, split_size, reach, first_keys
 
 @runtime.on_its_device
 def attend(
-    q, call, k, v, seq_lens, page_table, k_starts, cu_seqlens_q, in_window, sinks, k_scale, v_scale, scale, parts,
-    out, lse, key_sums
+    q, call, k, v, out, seq_lens, page_table, k_starts, cu_seqlens_q, in_window, sinks, k_scale, v_scale, scale,
+    parts, lse, key_sums
 ):  # fmt: skip
     """Fills in out and lse, the latter in natural-log units; `call` is what shapes tell of them."""
     max_seqlen_k, reach, first_keys = call.max_seqlen_k, *call.seen

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6f2397438e3b8ba2
-#   text hash     59a068af0ec98c0f
+#   content hash  465a5f8fd6af15f1
+#   text hash     9ddc45ea189c7a75
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 
@@ -72,11 +72,13 @@ def attend_now(
     scale = call.scale if scale is None else arguments.as_float("scale", scale)
     if out is not None:
         call.check_out(out, q, k_cache, v_cache)
+    dtype = q.dtype
+    if call.widens:
+        q, (k_cache, v_cache) = q.float(), decode_arguments.widened(k_cache, v_cache, call.v_in_k)
     found, lse = _of_call(
         call, q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, in_window, sinks, scale
     )
-    if out is not None:
-        found = out.copy_(found)
+    found = found.to(dtype) if out is None else out.copy_(found)
     return (found, lse) if return_lse else found
 
 

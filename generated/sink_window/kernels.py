@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6f2397438e3b8ba2
-#   text hash     709401b5cb918c8b
+#   content hash  465a5f8fd6af15f1
+#   text hash     2a4bd48acee20b49
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

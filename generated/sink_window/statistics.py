@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6f2397438e3b8ba2
-#   text hash     d78ab36e4b5b2af1
+#   content hash  465a5f8fd6af15f1
+#   text hash     e92c2d9df99661c2
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6f2397438e3b8ba2
-#   text hash     034a16fb872615e7
+#   content hash  465a5f8fd6af15f1
+#   text hash     eabb35d337390e55
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

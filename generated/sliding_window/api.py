@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cf8d42c593f02f9f
-#   text hash     feac0c4e31ade171
+#   content hash  154cda148ce6dee9
+#   text hash     12848bddf1fa2f07
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

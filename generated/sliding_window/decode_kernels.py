@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cf8d42c593f02f9f
-#   text hash     8d9efe741ee1ae5c
+#   content hash  154cda148ce6dee9
+#   text hash     683f68b8893ffbb8
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

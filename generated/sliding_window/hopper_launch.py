@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cf8d42c593f02f9f
-#   text hash     54b3c9447fd9e769
+#   content hash  154cda148ce6dee9
+#   text hash     f94e4336de3afbd8
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

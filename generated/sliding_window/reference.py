@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cf8d42c593f02f9f
-#   text hash     7945e968aca645ee
+#   content hash  154cda148ce6dee9
+#   text hash     173574e44fc9922c
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -36,7 +36,8 @@ def reference(
         if k_lens is k_starts is q_start is None:
             out, lse = _attend(q, k, v, scale, k.shape[1] - q.shape[1])
         else:
-            out = v.new_zeros(*q.shape[:3], v.shape[3])
+            # weights of no keys: zeros that autograd knows of
+            out = torch.einsum("bihd,bjgd,bjge->bihe", q, k[:, :0], v[:, :0])
             lse = v.new_full((q.shape[0], q.shape[2], q.shape[1]), -math.inf)
             for entry, queries, keys, q_begin in _parts(q, k, k_lens, k_starts, q_start):
                 one, rows, seen = slice(*entry), slice(*queries), slice(*keys)
@@ -63,7 +64,7 @@ def _attend(q, k, v, scale, q_begin):
     q_pos = torch.arange(q_begin, q_begin + q_len, device=device)[:, None]
     k_pos = torch.arange(k_len, device=device)
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
-    if q_len == 0 or k_len == 0:  # no place that a term could speak of
+    if 0 in (q.shape[0], q_len, k_len):  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
         return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cf8d42c593f02f9f
-#   text hash     0d19ba6b010df48a
+#   content hash  154cda148ce6dee9
+#   text hash     0e252ed9b8ddd4e0
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

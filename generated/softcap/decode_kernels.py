@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7695cc954f59ab48
-#   text hash     fc1aaaae632f9730
+#   content hash  5d2a43936bb84d67
+#   text hash     4be4649bbeac1d1b
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7695cc954f59ab48
-#   text hash     976c1c7bb1be7eb0
+#   content hash  5d2a43936bb84d67
+#   text hash     a536d89cd74bb318
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -88,7 +88,7 @@ def workspace_size(q, k, v, longest, max_seqlen_k, split_size, reach, first_keys
 
 @runtime.on_its_device
 def attend(
-    q, call, k, v, seq_lens, page_table, k_starts, cu_seqlens_q, k_scale, v_scale, scale, parts, out, lse
+    q, call, k, v, out, seq_lens, page_table, k_starts, cu_seqlens_q, k_scale, v_scale, scale, parts, lse
 ):  # fmt: skip
     """Fills in out and lse, the latter in natural-log units; `call` is what shapes tell of them."""
     max_seqlen_k, reach, first_keys = call.max_seqlen_k, *call.seen

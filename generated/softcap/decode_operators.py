@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7695cc954f59ab48
-#   text hash     c9e85c4762a274c1
+#   content hash  5d2a43936bb84d67
+#   text hash     600c0e07a8b76004
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7695cc954f59ab48
-#   text hash     74ee76ca17a19e5a
+#   content hash  5d2a43936bb84d67
+#   text hash     85d565f787f7c337
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

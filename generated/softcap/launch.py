@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7695cc954f59ab48
-#   text hash     114ca2cbed1febdd
+#   content hash  5d2a43936bb84d67
+#   text hash     1130553540d6bc21
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

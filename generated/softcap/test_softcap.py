@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7695cc954f59ab48
-#   text hash     528dd3ed9c22e251
+#   content hash  5d2a43936bb84d67
+#   text hash     dc8bd080ea0cc0e0
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

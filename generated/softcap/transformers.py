@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7695cc954f59ab48
-#   text hash     cb3ca4cfa7430083
+#   content hash  5d2a43936bb84d67
+#   text hash     6e6d3261b8d59ec4
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -102,9 +102,7 @@ def _decodes(query, key, is_causal):
     if not is_causal or torch.is_grad_enabled():
         return False
     # in this order: a compiler that has one length for both asks nothing more of it
-    few = query.shape[2] < key.shape[2] and query.shape[2] <= MOST_NEW
-    # Triton's interpreter multiplies none of bfloat16, which `attention` alone works out in float32
-    return few and not (query.is_cpu and query.dtype == torch.bfloat16)
+    return query.shape[2] < key.shape[2] and query.shape[2] <= MOST_NEW
 
 
 def _cached(key, attention_mask, rows):

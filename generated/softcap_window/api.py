@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2a0ce424bcd97c48
-#   text hash     8f9a1dd9d16067c5
+#   content hash  b067066620a2161d
+#   text hash     1d049185b2a228f0
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2a0ce424bcd97c48
-#   text hash     478a120f98bcc0c9
+#   content hash  b067066620a2161d
+#   text hash     e808c67abf5725b5
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -167,6 +167,7 @@ def attend_now(
         call,
         k_cache,
         v_cache,
+        out,
         seq_lens,
         page_table,
         k_starts,
@@ -176,7 +177,6 @@ def attend_now(
         v_scale,
         scale,
         workspace,
-        out,
         lse,
     )
     return (out, lse) if return_lse else out
@@ -188,6 +188,13 @@ def append_now(k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale):
         raise ValueError("v_cache: expected memory of its own, got that of k_cache")
     from . import decode_launch as launch
 
+    if launch.runtime.INTERPRETED and k_new.dtype == torch.bfloat16:  # of which the interpreter rounds none
+        k_new, v_new = k_new.float(), v_new.float()
+        wide = decode_arguments.widened(k_cache, v_cache, False)
+        append_now(k_new, v_new, *wide, slot_mapping, k_scale, v_scale)
+        for cache, found in zip((k_cache, v_cache), wide):
+            cache.copy_(found)
+        return
     k_new, v_new = (x if x.stride(-1) == 1 else x.contiguous() for x in (k_new, v_new))
     k_new, v_new = (x.reshape(-1, *x.shape[-2:]) for x in (k_new, v_new))
     if k_new.numel():
@@ -305,7 +312,6 @@ def check_shapes(
     """The most new tokens and the most keys of a sequence, once all is checked that shapes and types tell."""
     decode_arguments.as_split_size(split_size)
     decode_arguments.check_operands(q, k_cache, v_cache, grouped=True, widest=(512, 512))
-    arguments.check_multiplied("q", q)
     arguments.check_place("q", q)
     longest, max_seqlen_k = decode_arguments.bounds(
         q, k_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k

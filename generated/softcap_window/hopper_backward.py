@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2a0ce424bcd97c48
-#   text hash     628875c123a53eb2
+#   content hash  b067066620a2161d
+#   text hash     a1bdb1a84562ef7f
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

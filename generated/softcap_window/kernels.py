@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2a0ce424bcd97c48
-#   text hash     c63bb53dda4378c0
+#   content hash  b067066620a2161d
+#   text hash     8c9415f6580f8dc2
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8cde2959fd2a5190
-#   text hash     3ff8569e7baa34ec
+#   content hash  30f383469dfd8249
+#   text hash     ab608e0b6b7aa037
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8cde2959fd2a5190
-#   text hash     16276ccf04bd3b56
+#   content hash  30f383469dfd8249
+#   text hash     75a9c9b0010a35f6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8cde2959fd2a5190
-#   text hash     4e75b6015fd2b3e1
+#   content hash  30f383469dfd8249
+#   text hash     9eb6e5860e00530e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2cff8205cf4d8569
-#   text hash     490a2376295d7a2b
+#   content hash  fdf4b79bcbe62f73
+#   text hash     3f163935a341ecff
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2cff8205cf4d8569
-#   text hash     01d3a51b5465464d
+#   content hash  fdf4b79bcbe62f73
+#   text hash     ca513b094c171039
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2cff8205cf4d8569
-#   text hash     e5c5efc78e65a67b
+#   content hash  fdf4b79bcbe62f73
+#   text hash     5dcc7a620c9fc0de
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2cff8205cf4d8569
-#   text hash     d6ab8459b3189fe6
+#   content hash  fdf4b79bcbe62f73
+#   text hash     863269fde53a27a8
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2cff8205cf4d8569
-#   text hash     ed14ed4186ab6ad8
+#   content hash  fdf4b79bcbe62f73
+#   text hash     aa6705d5184e9318
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

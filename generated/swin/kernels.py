@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f3168f22942037c9
-#   text hash     bbb860fa4f0f906a
+#   content hash  775e3c17baccf6c6
+#   text hash     1307bb92f2d62653
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f3168f22942037c9
-#   text hash     ba6f89b22f17201f
+#   content hash  775e3c17baccf6c6
+#   text hash     5bbc385f5fdf94ad
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f3168f22942037c9
-#   text hash     11d4d875f8f42e70
+#   content hash  775e3c17baccf6c6
+#   text hash     055581b0ddab71ed
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f3168f22942037c9
-#   text hash     9b6fff6defb9fcc6
+#   content hash  775e3c17baccf6c6
+#   text hash     dbfe0acc2837b959
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4af8bf4afb612614
-#   text hash     75504033ca701bbc
+#   content hash  291f474541630f60
+#   text hash     9eb36bf4b9672e1a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

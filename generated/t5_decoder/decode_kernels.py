@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4af8bf4afb612614
-#   text hash     bb64720e3ae8a1d8
+#   content hash  291f474541630f60
+#   text hash     2bc31d833498853d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

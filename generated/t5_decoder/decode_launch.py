@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4af8bf4afb612614
-#   text hash     0e2b983ace0f91d6
+#   content hash  291f474541630f60
+#   text hash     0c677c36aa51ed30
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -88,7 +88,7 @@ def workspace_size(q, k, v, longest, max_seqlen_k, split_size, reach, first_keys
 
 @runtime.on_its_device
 def attend(
-    q, call, k, v, seq_lens, page_table, k_starts, cu_seqlens_q, in_rel_bias, k_scale, v_scale, scale, parts, out,
+    q, call, k, v, out, seq_lens, page_table, k_starts, cu_seqlens_q, in_rel_bias, k_scale, v_scale, scale, parts,
     lse
 ):  # fmt: skip
     """Fills in out and lse, the latter in natural-log units; `call` is what shapes tell of them."""

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4af8bf4afb612614
-#   text hash     e428bb2e388be4d1
+#   content hash  291f474541630f60
+#   text hash     5c99e0a847e107ea
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4af8bf4afb612614
-#   text hash     f6aa81679fa57cf7
+#   content hash  291f474541630f60
+#   text hash     d157851e06876efd
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

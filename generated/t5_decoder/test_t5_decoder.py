@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4af8bf4afb612614
-#   text hash     95666afd69aa05a8
+#   content hash  291f474541630f60
+#   text hash     5a3b1ab8bb6f0b19
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

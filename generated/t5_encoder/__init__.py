@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4a4f24a51f1ec7c7
-#   text hash     bf18364d02f155bd
+#   content hash  30713c7c695927a2
+#   text hash     6549326f4ab1cd87
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4a4f24a51f1ec7c7
-#   text hash     fdc894a1840cfc8e
+#   content hash  30713c7c695927a2
+#   text hash     65c9f9d525daaf0f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

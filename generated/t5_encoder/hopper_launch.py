@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4a4f24a51f1ec7c7
-#   text hash     c050af088217a07a
+#   content hash  30713c7c695927a2
+#   text hash     482bbabfb5d2042a
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4a4f24a51f1ec7c7
-#   text hash     4eb0ea33d52ea8c7
+#   content hash  30713c7c695927a2
+#   text hash     ff08ab62b5cc1867
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

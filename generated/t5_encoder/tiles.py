@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4a4f24a51f1ec7c7
-#   text hash     a76adab2893f2821
+#   content hash  30713c7c695927a2
+#   text hash     ff7316a73be07df9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

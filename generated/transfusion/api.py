@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  017be72316bcca3c
-#   text hash     8ea65ad6b4a35c82
+#   content hash  99ebae6a92b41d8c
+#   text hash     94df69c934d01597
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  017be72316bcca3c
-#   text hash     04fbd4a8ac663ae3
+#   content hash  99ebae6a92b41d8c
+#   text hash     050daabeae812a49
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

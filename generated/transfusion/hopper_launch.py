@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  017be72316bcca3c
-#   text hash     48e94e79ee4b2c6c
+#   content hash  99ebae6a92b41d8c
+#   text hash     e720ba2018a12df8
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  017be72316bcca3c
-#   text hash     f9ae21e0300c70e2
+#   content hash  99ebae6a92b41d8c
+#   text hash     f5aacad2d3605043
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  017be72316bcca3c
-#   text hash     8a10373f5f944aeb
+#   content hash  99ebae6a92b41d8c
+#   text hash     40710e49f0ab7907
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

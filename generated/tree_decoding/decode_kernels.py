@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fe04d3a19a4ff926
-#   text hash     768875d90dddc845
+#   content hash  a17e575e9fb43183
+#   text hash     e691c9d856486a3f
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

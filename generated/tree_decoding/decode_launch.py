@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fe04d3a19a4ff926
-#   text hash     c7d527e2af344f5a
+#   content hash  a17e575e9fb43183
+#   text hash     a633421e2cbf6798
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -88,8 +88,8 @@ def workspace_size(q, k, v, longest, max_seqlen_k, split_size, reach, first_keys
 
 @runtime.on_its_device
 def attend(
-    q, call, k, v, seq_lens, page_table, k_starts, cu_seqlens_q, cos, sin, positions, in_tree_mask, k_scale,
-    v_scale, scale, parts, out, lse
+    q, call, k, v, out, seq_lens, page_table, k_starts, cu_seqlens_q, cos, sin, positions, in_tree_mask, k_scale,
+    v_scale, scale, parts, lse
 ):  # fmt: skip
     """Fills in out and lse, the latter in natural-log units; `call` is what shapes tell of them."""
     max_seqlen_k, reach, first_keys = call.max_seqlen_k, *call.seen

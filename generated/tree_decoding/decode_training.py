@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fe04d3a19a4ff926
-#   text hash     6dd342c73ff1b607
+#   content hash  a17e575e9fb43183
+#   text hash     49ba0273a388f521
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 
@@ -80,6 +80,9 @@ def attend_now(
     scale = call.scale if scale is None else arguments.as_float("scale", scale)
     if out is not None:
         call.check_out(out, q, k_cache, v_cache)
+    dtype = q.dtype
+    if call.widens:
+        q, (k_cache, v_cache) = q.float(), decode_arguments.widened(k_cache, v_cache, call.v_in_k)
     found, lse = _of_call(
         call,
         q,
@@ -95,8 +98,7 @@ def attend_now(
         in_tree_mask,
         scale,
     )
-    if out is not None:
-        found = out.copy_(found)
+    found = found.to(dtype) if out is None else out.copy_(found)
     return (found, lse) if return_lse else found
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fe04d3a19a4ff926
-#   text hash     88cd8c3c6c68bdfa
+#   content hash  a17e575e9fb43183
+#   text hash     f3caa8f15075d7e2
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fe04d3a19a4ff926
-#   text hash     ea9950ed01951887
+#   content hash  a17e575e9fb43183
+#   text hash     f55cf8c9a72eb1d0
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fe04d3a19a4ff926
-#   text hash     6dc3e46649760661
+#   content hash  a17e575e9fb43183
+#   text hash     f67e6a9e7613c2f5
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -127,8 +127,8 @@ class Emulation:
             "atomic_add": lambda ptr, x, mask=None, sem=None: ptr.add(x, mask),
             "cast": _cast,
             "where": lambda keep, a, b: Value(torch.where(tensor(keep), _alike(a, b), _alike(b, a))),
-            "maximum": elementwise(torch.maximum),
-            "minimum": elementwise(torch.minimum),
+            "maximum": elementwise(torch.fmax),  # which NaN loses
+            "minimum": elementwise(torch.fmin),
             "PropagateNan": SimpleNamespace(ALL=None),
             "clamp": lambda x, low, high, propagate_nan: Value(x.x.clamp(low, high)),
             "max": lambda x, axis=None: Value(x.x.amax(_axes(x, axis))),

@@ -277,6 +277,17 @@ def test_sinks_far_below_all_scores_are_no_reason_for_a_second_pass(size: int) -
     assert torch.equal(found[1], found[0]) and torch.equal(found[2], found[0])
 
 
+def test_a_sink_that_is_no_number_shows() -> None:
+    """A maximum of it and a number is the number: what a row is measured from must not lose it."""
+    of, package = planned("sink_window"), Package(GENERATED / "sink_window")
+    for dtype in ("bf16", "fp16"):
+        call = calls.make(of, Sizes(1, 300, 300, 2, 2, 64, 64, dtype).of(of.spec), "cpu")
+        more = {**call.keywords, "sinks": torch.tensor([torch.nan, 0.5])}
+        out, lse = package.attention(*call.operands, **more, return_lse=True)
+        assert out[:, :, 0].isnan().all() and lse[:, 0].isnan().all()
+        assert out[:, :, 1].isfinite().all() and lse[:, 1].isfinite().all()
+
+
 ROWED = """
 name: rowed
 score: [{expr: "score + row + column"}]

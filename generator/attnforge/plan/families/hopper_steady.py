@@ -29,7 +29,7 @@ _LEAST = "-3.4028234e38"
 
 _LOWEST: tuple[Block, ...] = (
     Comment("where first keys have scores of -inf, others are too large at once, whichever tiles they stand in"),
-    Statement("m", f"tl.where(grows, m, tl.maximum(m, {_LEAST}))"),
+    Statement("m", f'tl.where(~grows & (m == float("-inf")), {_LEAST}, m)'),
 )
 
 _OUTGROWN: tuple[Block, ...] = (

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a595e15ce8b53d4e
-#   text hash     7fdea3c7ad6db9cd
+#   content hash  61aa6de570924349
+#   text hash     6f5fa09fe0bd3ef5
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

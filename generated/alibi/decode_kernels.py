@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a595e15ce8b53d4e
-#   text hash     ff3f5ee0b5386a43
+#   content hash  61aa6de570924349
+#   text hash     6d504f9164c29b88
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a595e15ce8b53d4e
-#   text hash     9d4ceb68e4ec4ba2
+#   content hash  61aa6de570924349
+#   text hash     06f0ab595c1183d8
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

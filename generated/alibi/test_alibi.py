@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a595e15ce8b53d4e
-#   text hash     53230bd07cb68a6a
+#   content hash  61aa6de570924349
+#   text hash     08cec5cbdafa1f14
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

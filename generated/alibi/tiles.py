@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a595e15ce8b53d4e
-#   text hash     d1b1eb55d7766bb4
+#   content hash  61aa6de570924349
+#   text hash     1a82020f33a665be
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

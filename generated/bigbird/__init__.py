@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5d190f12d5294bae
-#   text hash     1b2d40c5ca43e931
+#   content hash  e083b93ca21b63a9
+#   text hash     c7f27ef3ddc9441c
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

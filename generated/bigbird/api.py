@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5d190f12d5294bae
-#   text hash     c76c80b28a52cb0c
+#   content hash  e083b93ca21b63a9
+#   text hash     2f1cbdbaf503a26f
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

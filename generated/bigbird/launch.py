@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5d190f12d5294bae
-#   text hash     b1c882b4378368bf
+#   content hash  e083b93ca21b63a9
+#   text hash     9e36f21f9ee89367
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5d190f12d5294bae
-#   text hash     3d7af97474231342
+#   content hash  e083b93ca21b63a9
+#   text hash     96b73377acfd4a68
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

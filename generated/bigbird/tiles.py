@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5d190f12d5294bae
-#   text hash     f0a9b9b89f6a2347
+#   content hash  e083b93ca21b63a9
+#   text hash     26b9a676b16f5b6d
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

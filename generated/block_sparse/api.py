@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5ba46f526a90cbf7
-#   text hash     03815ba4a6a5aa8b
+#   content hash  d7cbb11f47b3f4ac
+#   text hash     29ddd89e8081918c
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

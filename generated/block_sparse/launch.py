@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5ba46f526a90cbf7
-#   text hash     98ab321a3fc4bc67
+#   content hash  d7cbb11f47b3f4ac
+#   text hash     7dc93ad2124472b8
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5ba46f526a90cbf7
-#   text hash     ee2d0f1a0b7546e9
+#   content hash  d7cbb11f47b3f4ac
+#   text hash     68476603ba7c8aac
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5ba46f526a90cbf7
-#   text hash     ff7a235e91c1eebc
+#   content hash  d7cbb11f47b3f4ac
+#   text hash     7d0743d539ffa1de
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5ba46f526a90cbf7
-#   text hash     22e47cb7fe2eb806
+#   content hash  d7cbb11f47b3f4ac
+#   text hash     3e5db6c0ef1b98c5
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a9647f6727f9156c
-#   text hash     d4f1948f1a904962
+#   content hash  7d3aa037b798f54e
+#   text hash     ed33d978729eb609
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a9647f6727f9156c
-#   text hash     a6fe51863d3b7f19
+#   content hash  7d3aa037b798f54e
+#   text hash     bb3435e1b56e8758
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a9647f6727f9156c
-#   text hash     b0d9c51f6b98fbcf
+#   content hash  7d3aa037b798f54e
+#   text hash     9f878b8ea8f923ec
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

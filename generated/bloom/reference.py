@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a9647f6727f9156c
-#   text hash     acaeba65c05f0b45
+#   content hash  7d3aa037b798f54e
+#   text hash     77bd5edca62d0378
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

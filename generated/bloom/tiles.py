@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a9647f6727f9156c
-#   text hash     8f0fdc4422ddd4ea
+#   content hash  7d3aa037b798f54e
+#   text hash     ed1d362639ee7f17
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  86734e32e2ca408f
-#   text hash     40d5ebcd266dd839
+#   content hash  67d8951328aae87f
+#   text hash     5efc8b32981b7fab
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

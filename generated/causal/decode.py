@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  86734e32e2ca408f
-#   text hash     4f82001a5a3d9474
+#   content hash  67d8951328aae87f
+#   text hash     394982612dc6511d
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

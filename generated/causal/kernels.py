@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  86734e32e2ca408f
-#   text hash     2175f28b582f676c
+#   content hash  67d8951328aae87f
+#   text hash     39ce0b7c13c269a7
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  86734e32e2ca408f
-#   text hash     c1cbef67502d6fd1
+#   content hash  67d8951328aae87f
+#   text hash     196c11ad01e1c27f
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

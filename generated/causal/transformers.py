@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  86734e32e2ca408f
-#   text hash     7b97476d6226a2b9
+#   content hash  67d8951328aae87f
+#   text hash     f73b8e5ebd6d74ef
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3cfaa92678eff2fa
-#   text hash     e485270c98da0792
+#   content hash  ea6e9c927e99a3c5
+#   text hash     e5d51f43874c8f02
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3cfaa92678eff2fa
-#   text hash     bf483b1491df20fa
+#   content hash  ea6e9c927e99a3c5
+#   text hash     cc54eb90b9bb6ef9
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3cfaa92678eff2fa
-#   text hash     cf87706882c94918
+#   content hash  ea6e9c927e99a3c5
+#   text hash     0712b9ca470b75a4
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

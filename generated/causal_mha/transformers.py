@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3cfaa92678eff2fa
-#   text hash     d889052e9eb4d54b
+#   content hash  ea6e9c927e99a3c5
+#   text hash     ed72b226b2e317be
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

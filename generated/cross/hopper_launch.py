@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5da2462b764e05a5
-#   text hash     8b05d975266f4eb3
+#   content hash  105beaf7d22ea4c4
+#   text hash     5487d9d0c0dbb2f6
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

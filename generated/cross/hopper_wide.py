@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5da2462b764e05a5
-#   text hash     3e91262b1470a194
+#   content hash  105beaf7d22ea4c4
+#   text hash     5e82ad858131ba8e
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

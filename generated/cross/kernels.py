@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5da2462b764e05a5
-#   text hash     075086666e26b301
+#   content hash  105beaf7d22ea4c4
+#   text hash     d16ea2ef45083d21
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

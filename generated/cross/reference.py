@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5da2462b764e05a5
-#   text hash     ebff860a30b95e0e
+#   content hash  105beaf7d22ea4c4
+#   text hash     be4bbd900612126d
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

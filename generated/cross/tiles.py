@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5da2462b764e05a5
-#   text hash     4f86e703d3319de2
+#   content hash  105beaf7d22ea4c4
+#   text hash     0742b4ab00a529f7
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9f714c6085640c47
-#   text hash     25274a1930a22ced
+#   content hash  bea6c7c091a8e913
+#   text hash     9cf49c4ea76b371a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9f714c6085640c47
-#   text hash     5980dba084ca2a41
+#   content hash  bea6c7c091a8e913
+#   text hash     91e00b8329b0476e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9f714c6085640c47
-#   text hash     eadd60cae79cd44e
+#   content hash  bea6c7c091a8e913
+#   text hash     a702929f3cc3e0cc
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

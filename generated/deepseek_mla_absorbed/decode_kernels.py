@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  48bcd819eaa654d4
-#   text hash     7496014ced22ab3d
+#   content hash  d382db59cccc7e57
+#   text hash     63f73e49a132aa55
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  48bcd819eaa654d4
-#   text hash     6088a9d2dbf958c2
+#   content hash  d382db59cccc7e57
+#   text hash     a7606bf8db99cff1
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  48bcd819eaa654d4
-#   text hash     46ec1556192036ee
+#   content hash  d382db59cccc7e57
+#   text hash     ddd24b7079ab7c89
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

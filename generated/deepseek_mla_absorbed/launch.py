@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  48bcd819eaa654d4
-#   text hash     7f70c48458b55e4c
+#   content hash  d382db59cccc7e57
+#   text hash     5e7abeb1aefbdb7d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

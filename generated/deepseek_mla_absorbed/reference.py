@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  48bcd819eaa654d4
-#   text hash     6bc4f8f977dc2d42
+#   content hash  d382db59cccc7e57
+#   text hash     dcc211ec36587974
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6be793f8b9778367
-#   text hash     aba27eae662ac926
+#   content hash  861cd98c29a6ceeb
+#   text hash     6ade79fc754dfbb0
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -17,8 +17,8 @@ workers of four warps take 64 of the queries each, side by side:
 A stage is ready once all its bytes have come, and free once every worker is done with it; a barrier counts each.
 Tiles of keys are visited from the last to the first: mixed ones, then full ones.
 With bfloat16 a row's weights are measured from 2**63 times the largest one of the first tile that shows it a key: full
-tiles need no search for larger ones. If a row's weights add up to more than that, its LSE becomes NaN, and its tile is
-done once more; such rows then follow their largest score.
+tiles need no search for larger ones. If a row's weights add up to more than 2 by that, its LSE becomes NaN, and its
+tile is done once more; such rows then follow their largest score.
 
 Layouts
     SCORES     [64, BLOCK_N] in registers, as a product leaves them; a quad of threads holds a row
@@ -105,7 +105,7 @@ def add_digits(place, step, order):
 
 @gluon.jit
 def outgrew(verdicts, stage, WORKERS: gl.constexpr):
-    """The bits that some worker has told of one of the 64 rows which it had of a stage: it has outgrown its first keys."""
+    """What workers have told of their 64 rows of a stage each, joined: 0 if none has outgrown its first keys."""
     found = 0
     for worker in gl.static_range(WORKERS):
         told = verdicts.index(stage * WORKERS + worker).load(gl.BlockedLayout([2], [32], [gl.num_warps()], [0]))
@@ -455,7 +455,7 @@ def work_through(
                 mbarrier.arrive(q_free.index(stage), count=1)
                 begun += 1
                 # [64]
-                lse = tl.where(l == 0, float("inf"), m - 63.0 + tl.log2(l * 2.0**63))
+                lse = tl.where(l == 0, float("inf"), tl.where(grows, m + tl.log2(l), m - 63.0 + tl.log2(l * 2.0**63)))
                 # NaN, too, is not known to be small; 1 of it may be a sink's
                 outgrown = (row < q_len) & ~grows & ~(l <= 2.0)
                 lse = tl.where(outgrown, float("nan"), lse)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6be793f8b9778367
-#   text hash     07e344215a160dcc
+#   content hash  861cd98c29a6ceeb
+#   text hash     3a450127d082d12d
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6be793f8b9778367
-#   text hash     cfe8a4d41372ab7a
+#   content hash  861cd98c29a6ceeb
+#   text hash     906320d8b83c8a25
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6be793f8b9778367
-#   text hash     9b3af3484df7bd59
+#   content hash  861cd98c29a6ceeb
+#   text hash     50a6c60847190430
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

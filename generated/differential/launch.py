@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6be793f8b9778367
-#   text hash     def958201aa55418
+#   content hash  861cd98c29a6ceeb
+#   text hash     85666fc7ea8d7e57
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

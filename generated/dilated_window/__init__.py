@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1542630a7a5f6d42
-#   text hash     e193ae2870a51f99
+#   content hash  d42c7fbe887468fa
+#   text hash     8735b1b8cef5887c
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1542630a7a5f6d42
-#   text hash     36f7b67042329164
+#   content hash  d42c7fbe887468fa
+#   text hash     052916794a720d2d
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1542630a7a5f6d42
-#   text hash     d27a41ea3294a6f9
+#   content hash  d42c7fbe887468fa
+#   text hash     8c5a134cf906a659
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1542630a7a5f6d42
-#   text hash     73a4b8c0532c2a17
+#   content hash  d42c7fbe887468fa
+#   text hash     c306feddfc7199cd
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

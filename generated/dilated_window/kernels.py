@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1542630a7a5f6d42
-#   text hash     c6b0f2f0af2c8268
+#   content hash  d42c7fbe887468fa
+#   text hash     459a60487a829cd7
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1233c587fa1d1b75
-#   text hash     311eae6c7c84e8e0
+#   content hash  4c7a846dd2ecab1e
+#   text hash     3b622a3c9565f95c
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

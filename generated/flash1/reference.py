@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1233c587fa1d1b75
-#   text hash     1020e0d8508c561b
+#   content hash  4c7a846dd2ecab1e
+#   text hash     627551fb80323347
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

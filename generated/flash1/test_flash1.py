@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1233c587fa1d1b75
-#   text hash     be3aacf2b90b5931
+#   content hash  4c7a846dd2ecab1e
+#   text hash     7226de7a389ec2c8
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1233c587fa1d1b75
-#   text hash     6f555c94fa28ff8c
+#   content hash  4c7a846dd2ecab1e
+#   text hash     228f12adb705ca05
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

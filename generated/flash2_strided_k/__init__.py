@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bec21ed896a3c4d2
-#   text hash     7460f8f1daf095e3
+#   content hash  646cd22f52cb2075
+#   text hash     03d8233fd9c4e275
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

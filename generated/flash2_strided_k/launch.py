@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bec21ed896a3c4d2
-#   text hash     c9c6671c275dbdf1
+#   content hash  646cd22f52cb2075
+#   text hash     a026c400cc1f4c7d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bec21ed896a3c4d2
-#   text hash     c275224a59b82801
+#   content hash  646cd22f52cb2075
+#   text hash     fbdb44aedccf7ada
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bec21ed896a3c4d2
-#   text hash     85fbcdc9a9d67efd
+#   content hash  646cd22f52cb2075
+#   text hash     0547c21d8405d572
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bec21ed896a3c4d2
-#   text hash     bfad2fc67c0ab247
+#   content hash  646cd22f52cb2075
+#   text hash     594dbe6046e203b0
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

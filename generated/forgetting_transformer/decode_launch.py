@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  26b8d34a643e4cd0
-#   text hash     ce5a34cef8191732
+#   content hash  004a490ee0ed5a98
+#   text hash     18b3a2349de18974
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  26b8d34a643e4cd0
-#   text hash     7de7ccb61c5881b4
+#   content hash  004a490ee0ed5a98
+#   text hash     8fea090b99a3f88b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

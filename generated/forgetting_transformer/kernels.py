@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  26b8d34a643e4cd0
-#   text hash     0d2872df562f2806
+#   content hash  004a490ee0ed5a98
+#   text hash     fcf35ef425b53179
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  26b8d34a643e4cd0
-#   text hash     2b13d8aba7bcc5eb
+#   content hash  004a490ee0ed5a98
+#   text hash     ea5376a9cd07c621
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

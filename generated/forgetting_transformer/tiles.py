@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  26b8d34a643e4cd0
-#   text hash     d04eeed3efe342ea
+#   content hash  004a490ee0ed5a98
+#   text hash     ee1284f4a88f9e79
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2efe05c622a13cf3
-#   text hash     b8e975f9541fec4e
+#   content hash  6eb373acf61a3c8a
+#   text hash     498ce5539333692b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2efe05c622a13cf3
-#   text hash     8b2d48ae3b4f4933
+#   content hash  6eb373acf61a3c8a
+#   text hash     53e699d9504322c2
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

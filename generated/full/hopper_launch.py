@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2efe05c622a13cf3
-#   text hash     77848e4ee38a9ad1
+#   content hash  6eb373acf61a3c8a
+#   text hash     538a7314c5716a4f
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2efe05c622a13cf3
-#   text hash     72b08a5bc00762c9
+#   content hash  6eb373acf61a3c8a
+#   text hash     93d9676e60790b61
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

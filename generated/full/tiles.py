@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2efe05c622a13cf3
-#   text hash     a590c069af358912
+#   content hash  6eb373acf61a3c8a
+#   text hash     a28adaf3f8eb3fc0
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

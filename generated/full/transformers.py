@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2efe05c622a13cf3
-#   text hash     fb3173e390a8f0a3
+#   content hash  6eb373acf61a3c8a
+#   text hash     db78b79e0a092428
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8623cdc164ba8899
-#   text hash     5bcaa3107a07480f
+#   content hash  deea02b8ec602942
+#   text hash     67e96a4191185de0
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

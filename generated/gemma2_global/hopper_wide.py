@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8623cdc164ba8899
-#   text hash     ad2ace4ca40a3fe2
+#   content hash  deea02b8ec602942
+#   text hash     c9bc169e0f39b5e0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

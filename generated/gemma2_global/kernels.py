@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8623cdc164ba8899
-#   text hash     38ca41e4894642c8
+#   content hash  deea02b8ec602942
+#   text hash     bc0f60acf0e61622
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

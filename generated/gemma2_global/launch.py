@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8623cdc164ba8899
-#   text hash     613c5582eb5a5b75
+#   content hash  deea02b8ec602942
+#   text hash     ba2b002687402c4b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8623cdc164ba8899
-#   text hash     97096cada32fd330
+#   content hash  deea02b8ec602942
+#   text hash     1fe289699395cad2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  93a249c702c33915
-#   text hash     4cb32bf0e0dbcdb7
+#   content hash  184e48cef0c5c5e3
+#   text hash     90f50eb88f2fb386
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  93a249c702c33915
-#   text hash     83576ea0fec0a5fb
+#   content hash  184e48cef0c5c5e3
+#   text hash     703782c1a94a90d8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

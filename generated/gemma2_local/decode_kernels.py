@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  93a249c702c33915
-#   text hash     b54770e35dbef87f
+#   content hash  184e48cef0c5c5e3
+#   text hash     52bd3c987604ceda
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  93a249c702c33915
-#   text hash     8811bc80d8523bbc
+#   content hash  184e48cef0c5c5e3
+#   text hash     bd08b480c82daa9c
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

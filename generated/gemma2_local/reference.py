@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  93a249c702c33915
-#   text hash     09d180c7ef17d772
+#   content hash  184e48cef0c5c5e3
+#   text hash     60a04cbf88e73d19
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

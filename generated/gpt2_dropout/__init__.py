@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1eb9c5ba287f35cf
-#   text hash     9c5bfe03acdd4892
+#   content hash  402b2335931a5a95
+#   text hash     ec1a9460c83604d0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1eb9c5ba287f35cf
-#   text hash     bee902056db9b903
+#   content hash  402b2335931a5a95
+#   text hash     fec472ffcb0cfdc4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1eb9c5ba287f35cf
-#   text hash     7d97e84e870094c9
+#   content hash  402b2335931a5a95
+#   text hash     dbbd1104fccaf405
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

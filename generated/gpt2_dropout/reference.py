@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1eb9c5ba287f35cf
-#   text hash     b8c2ece6643a67f4
+#   content hash  402b2335931a5a95
+#   text hash     4874a2d735954858
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

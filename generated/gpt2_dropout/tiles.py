@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1eb9c5ba287f35cf
-#   text hash     8970dca54ee747e6
+#   content hash  402b2335931a5a95
+#   text hash     281557bd58b24595
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  203b2f9dda62cc5b
-#   text hash     2904522ac8c90f94
+#   content hash  aaa13a333d32a94a
+#   text hash     9ee5fbd1bc71854d
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

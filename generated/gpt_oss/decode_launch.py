@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  203b2f9dda62cc5b
-#   text hash     406b1fd046f326f7
+#   content hash  aaa13a333d32a94a
+#   text hash     f6c486649d5c370d
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

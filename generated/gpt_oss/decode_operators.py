@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  203b2f9dda62cc5b
-#   text hash     8b8bdee0a8e82113
+#   content hash  aaa13a333d32a94a
+#   text hash     2e8a084f9efbd490
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

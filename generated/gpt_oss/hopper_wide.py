@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  203b2f9dda62cc5b
-#   text hash     4e883408a0427d0f
+#   content hash  aaa13a333d32a94a
+#   text hash     b1f9b39c2c1ef8fb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  203b2f9dda62cc5b
-#   text hash     0e8b4fc605fb1453
+#   content hash  aaa13a333d32a94a
+#   text hash     bbc1de58f40a5610
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

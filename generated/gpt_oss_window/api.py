@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ee7329d2422791f6
-#   text hash     add70cb41f0cedc2
+#   content hash  60f9293c8761006c
+#   text hash     43a687460d93e55e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ee7329d2422791f6
-#   text hash     9c5fde691dde1ad6
+#   content hash  60f9293c8761006c
+#   text hash     2f4b4a0ea730cac1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

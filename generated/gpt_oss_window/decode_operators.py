@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ee7329d2422791f6
-#   text hash     26b54eb9ae51856b
+#   content hash  60f9293c8761006c
+#   text hash     0576425231cbee36
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ee7329d2422791f6
-#   text hash     74ec4673e98d2b68
+#   content hash  60f9293c8761006c
+#   text hash     31c21f472fbaf163
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

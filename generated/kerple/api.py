@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d996db2138a6ebde
-#   text hash     b80988806729ad7e
+#   content hash  b7c572284aeb8287
+#   text hash     dcb27f439a06c953
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

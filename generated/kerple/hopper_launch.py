@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d996db2138a6ebde
-#   text hash     03905a3a4e689471
+#   content hash  b7c572284aeb8287
+#   text hash     f2759dce95fa1806
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d996db2138a6ebde
-#   text hash     0f40c1d64daaca48
+#   content hash  b7c572284aeb8287
+#   text hash     ebeff58fc69eac1b
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d996db2138a6ebde
-#   text hash     677e24ef8afb612e
+#   content hash  b7c572284aeb8287
+#   text hash     e45a92dba1f9d7a9
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

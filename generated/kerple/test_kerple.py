@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d996db2138a6ebde
-#   text hash     a05438f08bdcae1c
+#   content hash  b7c572284aeb8287
+#   text hash     4249a7ab51e23013
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  53e9272d0d4309dc
-#   text hash     3a0483c7dce8cf20
+#   content hash  c069420aaa7eebde
+#   text hash     357abc663b02c060
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  53e9272d0d4309dc
-#   text hash     653f67b03c562ac2
+#   content hash  c069420aaa7eebde
+#   text hash     3fd4a7f2c96fa9e0
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

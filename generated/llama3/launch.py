@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  53e9272d0d4309dc
-#   text hash     62a782b218e9c208
+#   content hash  c069420aaa7eebde
+#   text hash     63286ef4a9980731
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

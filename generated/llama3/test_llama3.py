@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  53e9272d0d4309dc
-#   text hash     f0e39564d8ecad58
+#   content hash  c069420aaa7eebde
+#   text hash     4c969ef7a480749c
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

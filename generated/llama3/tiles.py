@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  53e9272d0d4309dc
-#   text hash     cde7981d2b3914ee
+#   content hash  c069420aaa7eebde
+#   text hash     701e1f9c83efaba7
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  905f7df7aaf52ade
-#   text hash     19c8bdefdf3660d0
+#   content hash  e3c1356f24b0c58e
+#   text hash     3b489a2bb94d93a1
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

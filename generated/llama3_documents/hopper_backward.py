@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  905f7df7aaf52ade
-#   text hash     d39ae28a68c0affa
+#   content hash  e3c1356f24b0c58e
+#   text hash     ecf26c32fe0a9191
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

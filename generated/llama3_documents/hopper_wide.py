@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  905f7df7aaf52ade
-#   text hash     9f8e90b1ed50ea83
+#   content hash  e3c1356f24b0c58e
+#   text hash     3eb0335f77f3f517
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

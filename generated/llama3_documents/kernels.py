@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  905f7df7aaf52ade
-#   text hash     00ba87ec6d3ea59c
+#   content hash  e3c1356f24b0c58e
+#   text hash     69af1300ea635eb4
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  905f7df7aaf52ade
-#   text hash     6d7ddf41c411385a
+#   content hash  e3c1356f24b0c58e
+#   text hash     514132cdf51d4a8a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

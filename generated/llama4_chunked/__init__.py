@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a4318042957f1d0d
-#   text hash     d6bd587a3c1e236a
+#   content hash  6df9074d7eba9404
+#   text hash     056ba8ef1549bcd4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a4318042957f1d0d
-#   text hash     8d88e8b45c99a55d
+#   content hash  6df9074d7eba9404
+#   text hash     c369dc3e379d983d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

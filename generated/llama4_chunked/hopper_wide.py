@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a4318042957f1d0d
-#   text hash     648c09ddbb7070bb
+#   content hash  6df9074d7eba9404
+#   text hash     b9845673b6b5d044
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

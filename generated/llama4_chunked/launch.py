@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a4318042957f1d0d
-#   text hash     d63fbc10d7b4d3b0
+#   content hash  6df9074d7eba9404
+#   text hash     9d88944e6e7bd6f8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a4318042957f1d0d
-#   text hash     3e8ff01dada3dfee
+#   content hash  6df9074d7eba9404
+#   text hash     8eb55ff882043a5a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  55d0c33d6b4c6f1a
-#   text hash     48e7435318b58eb4
+#   content hash  2c6ab014fb814790
+#   text hash     a8ff55a8684d1d25
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  55d0c33d6b4c6f1a
-#   text hash     2133b8bcb192a393
+#   content hash  2c6ab014fb814790
+#   text hash     9bc0599402a8e1a6
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  55d0c33d6b4c6f1a
-#   text hash     ce76fcd8298d9c44
+#   content hash  2c6ab014fb814790
+#   text hash     1fc3b45ec9503bb2
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  55d0c33d6b4c6f1a
-#   text hash     0513884cd02fac32
+#   content hash  2c6ab014fb814790
+#   text hash     6db1d61a7706ad36
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

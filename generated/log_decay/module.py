@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  55d0c33d6b4c6f1a
-#   text hash     c97fecdf0dfe7bb2
+#   content hash  2c6ab014fb814790
+#   text hash     bf6988db0ee82e25
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  224b372cd5345aa0
-#   text hash     7bb94540dec684e0
+#   content hash  446a6634ee097dbb
+#   text hash     9c65ba22ff42b2a2
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

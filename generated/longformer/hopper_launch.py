@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  224b372cd5345aa0
-#   text hash     f35d4be88cab2485
+#   content hash  446a6634ee097dbb
+#   text hash     9acd524ba7c0db24
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

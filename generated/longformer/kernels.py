@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  224b372cd5345aa0
-#   text hash     41a45c49296545c3
+#   content hash  446a6634ee097dbb
+#   text hash     eb15d550c33027e2
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  224b372cd5345aa0
-#   text hash     a927fddfc30969cf
+#   content hash  446a6634ee097dbb
+#   text hash     927f9f02962502f5
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

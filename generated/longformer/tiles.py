@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  224b372cd5345aa0
-#   text hash     69d2c8892c9898c3
+#   content hash  446a6634ee097dbb
+#   text hash     448978d64afc1444
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  55464d40eb7a9b65
-#   text hash     9950b1ae5613d948
+#   content hash  ddd904c10056f2ad
+#   text hash     2c19f37e030cf96a
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

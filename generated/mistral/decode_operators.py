@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  55464d40eb7a9b65
-#   text hash     d43a539ad92875ce
+#   content hash  ddd904c10056f2ad
+#   text hash     7a5690111fc1732c
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

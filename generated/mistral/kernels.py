@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  55464d40eb7a9b65
-#   text hash     2b2723bca2e82217
+#   content hash  ddd904c10056f2ad
+#   text hash     49a3e4d9b5343513
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

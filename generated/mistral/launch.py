@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  55464d40eb7a9b65
-#   text hash     4aafcf4fa205b521
+#   content hash  ddd904c10056f2ad
+#   text hash     63f420533ded14c5
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  55464d40eb7a9b65
-#   text hash     ac83e29f5eb5f0b9
+#   content hash  ddd904c10056f2ad
+#   text hash     d5bbb3879cf34a7c
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

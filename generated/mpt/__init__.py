@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0765c0419eb703c7
-#   text hash     b8e003e6830ca0a3
+#   content hash  cbb80418e2b205a6
+#   text hash     d5c3b08572ecce31
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0765c0419eb703c7
-#   text hash     22f1f7f317e2fca9
+#   content hash  cbb80418e2b205a6
+#   text hash     ff2997977b786db2
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0765c0419eb703c7
-#   text hash     c35b5c5126a6c45f
+#   content hash  cbb80418e2b205a6
+#   text hash     7290ccf3856b1513
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0765c0419eb703c7
-#   text hash     120ed6498a7c64c0
+#   content hash  cbb80418e2b205a6
+#   text hash     73405c0be4371be4
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0765c0419eb703c7
-#   text hash     275c7c0458da8529
+#   content hash  cbb80418e2b205a6
+#   text hash     c0775152829a9b96
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

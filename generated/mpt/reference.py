@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0765c0419eb703c7
-#   text hash     435aaa5eadea729f
+#   content hash  cbb80418e2b205a6
+#   text hash     9f09742770400147
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0765c0419eb703c7
-#   text hash     d3489b87a04c8ef7
+#   content hash  cbb80418e2b205a6
+#   text hash     36d3023abc468482
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

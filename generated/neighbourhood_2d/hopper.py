@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  72dd49024794eed6
-#   text hash     a87a9f1a9a15dde0
+#   content hash  9439ac6b2ca03861
+#   text hash     d0fe9023c5715671
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

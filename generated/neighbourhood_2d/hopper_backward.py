@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  72dd49024794eed6
-#   text hash     d30d9d047bc278e8
+#   content hash  9439ac6b2ca03861
+#   text hash     c6641bbdc84e60e6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  72dd49024794eed6
-#   text hash     5bac72a9bbd2be15
+#   content hash  9439ac6b2ca03861
+#   text hash     4a8606475890a1d3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

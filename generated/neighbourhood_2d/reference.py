@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  72dd49024794eed6
-#   text hash     9e536dc2f8e39016
+#   content hash  9439ac6b2ca03861
+#   text hash     82b969a70216effb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  72dd49024794eed6
-#   text hash     9aa0962bb35a1a7d
+#   content hash  9439ac6b2ca03861
+#   text hash     1307cc04dfec22e4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ef77a8d8cfb64896
-#   text hash     9728ccfa9256d4cf
+#   content hash  ce6f60559f3dd55e
+#   text hash     bd5e146f76416955
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

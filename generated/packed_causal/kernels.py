@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ef77a8d8cfb64896
-#   text hash     b659908d2f0b9fc6
+#   content hash  ce6f60559f3dd55e
+#   text hash     bf977c46976913b9
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ef77a8d8cfb64896
-#   text hash     f142f0ca5016cab0
+#   content hash  ce6f60559f3dd55e
+#   text hash     8e0e2310a680a751
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

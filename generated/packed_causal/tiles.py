@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ef77a8d8cfb64896
-#   text hash     75cf8c6556838276
+#   content hash  ce6f60559f3dd55e
+#   text hash     fc810434e8d33604
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ef77a8d8cfb64896
-#   text hash     5eb56a7b64ce614e
+#   content hash  ce6f60559f3dd55e
+#   text hash     f68c71371f8c92eb
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

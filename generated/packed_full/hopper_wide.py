@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  42bd367800183115
-#   text hash     fde6ee18cc82b0d9
+#   content hash  5f409665da542d13
+#   text hash     3130b234297dd7f7
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

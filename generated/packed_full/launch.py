@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  42bd367800183115
-#   text hash     36a16455ef882719
+#   content hash  5f409665da542d13
+#   text hash     d8cd82aa4893f57e
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

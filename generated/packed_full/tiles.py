@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  42bd367800183115
-#   text hash     32afe8a4cf774e5a
+#   content hash  5f409665da542d13
+#   text hash     ec983ae8734e511f
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  42bd367800183115
-#   text hash     789e0b5af1d3b216
+#   content hash  5f409665da542d13
+#   text hash     edbfc36472db2ae9
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

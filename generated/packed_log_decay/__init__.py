@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  847c8c68fc2b1d3c
-#   text hash     079d3e666d2f3f18
+#   content hash  98704d6553481a28
+#   text hash     272057a14980041f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  847c8c68fc2b1d3c
-#   text hash     e4087df3a49cdfd6
+#   content hash  98704d6553481a28
+#   text hash     d0811b3bbca1c3a5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

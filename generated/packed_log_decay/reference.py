@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  847c8c68fc2b1d3c
-#   text hash     f2de817b0875ba73
+#   content hash  98704d6553481a28
+#   text hash     2928b6d78a101aaa
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  847c8c68fc2b1d3c
-#   text hash     71a610b9df072f95
+#   content hash  98704d6553481a28
+#   text hash     b70d5d4776066b68
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

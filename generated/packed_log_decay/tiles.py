@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  847c8c68fc2b1d3c
-#   text hash     2cb3255991a2f856
+#   content hash  98704d6553481a28
+#   text hash     6286e001129b9913
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

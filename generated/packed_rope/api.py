@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3f257579e288d179
-#   text hash     e133b1bf7d03f272
+#   content hash  958994b211e6fc5b
+#   text hash     9c1dcd84951f9e18
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

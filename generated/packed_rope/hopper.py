@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3f257579e288d179
-#   text hash     21e8164015b05246
+#   content hash  958994b211e6fc5b
+#   text hash     a7f8f96e8b887e3f
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -16,8 +16,8 @@ each program one warp loads, and workers of four warps take 64 of the queries ea
 A stage is ready once all its bytes have come, and free once every worker is done with it; a barrier counts each.
 Tiles of keys are visited from the last to the first: mixed ones, then full ones.
 With bfloat16 a row's weights are measured from 2**63 times the largest one of the first tile that shows it a key: full
-tiles need no search for larger ones. If a row's weights add up to more than that, its LSE becomes NaN, and its tile is
-done once more; such rows then follow their largest score.
+tiles need no search for larger ones. If a row's weights add up to more than 2 by that, its LSE becomes NaN, and its
+tile is done once more; such rows then follow their largest score.
 
 Layouts
     SCORES     [64, BLOCK_N] in registers, as a product leaves them; a quad of threads holds a row
@@ -150,7 +150,7 @@ def verdict_buffer(COUNT: gl.constexpr):
 
 @gluon.jit
 def outgrew(verdicts, stage, WORKERS: gl.constexpr):
-    """The bits that some worker has told of one of the 64 rows which it had of a stage: it has outgrown its first keys."""
+    """What workers have told of their 64 rows of a stage each, joined: 0 if none has outgrown its first keys."""
     found = 0
     for worker in gl.static_range(WORKERS):
         told = verdicts.index(stage * WORKERS + worker).load(gl.BlockedLayout([2], [32], [gl.num_warps()], [0]))
@@ -523,7 +523,7 @@ def work(
             store_rows(out_ptr + first_row * DV, Hq * DV, out_tile.load(WIDE), q_start + WORKER * 64, q_len, DV)
             fence_async_shared()
             # [64]
-            lse = tl.where(l == 0, float("inf"), m - 63.0 + tl.log2(l * 2.0**63))
+            lse = tl.where(l == 0, float("inf"), tl.where(grows, m + tl.log2(l), m - 63.0 + tl.log2(l * 2.0**63)))
             # NaN, too, is not known to be small; 1 of it may be a sink's
             outgrown = (row < q_len) & ~grows & ~(l <= 2.0)
             lse = tl.where(outgrown, float("nan"), lse)

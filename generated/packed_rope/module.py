@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3f257579e288d179
-#   text hash     1f28d8b4dbeef0dd
+#   content hash  958994b211e6fc5b
+#   text hash     218a301d04754336
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

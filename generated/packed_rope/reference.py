@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3f257579e288d179
-#   text hash     6a8de90d6eb253e5
+#   content hash  958994b211e6fc5b
+#   text hash     11b90e496b61751d
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

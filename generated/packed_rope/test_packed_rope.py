@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3f257579e288d179
-#   text hash     5982565c38ded6d7
+#   content hash  958994b211e6fc5b
+#   text hash     21d9d6b25b4d6b0f
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  65a2039a55be826f
-#   text hash     310c941ad96d717f
+#   content hash  bf2acaaaf796842b
+#   text hash     ab60792f583b34cb
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  65a2039a55be826f
-#   text hash     242d0f2fd7027189
+#   content hash  bf2acaaaf796842b
+#   text hash     e332eddc57e3b834
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

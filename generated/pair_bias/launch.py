@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  65a2039a55be826f
-#   text hash     de1aa4d5adc44cb0
+#   content hash  bf2acaaaf796842b
+#   text hash     420e5ba9815b106e
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  65a2039a55be826f
-#   text hash     ee3d4a031767e668
+#   content hash  bf2acaaaf796842b
+#   text hash     aa36331a8f371557
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  65a2039a55be826f
-#   text hash     76bfb50a9b1b6539
+#   content hash  bf2acaaaf796842b
+#   text hash     4e6ddcb96a371e32
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

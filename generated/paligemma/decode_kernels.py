@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  47bde45e55d3a82c
-#   text hash     09c00b29bff5608d
+#   content hash  ecca602bf0857312
+#   text hash     b7329f686e905a7d
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  47bde45e55d3a82c
-#   text hash     bddf840e2fa372bb
+#   content hash  ecca602bf0857312
+#   text hash     3718fbce4ed9e35d
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

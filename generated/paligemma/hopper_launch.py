@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  47bde45e55d3a82c
-#   text hash     e5a840ae3d41b081
+#   content hash  ecca602bf0857312
+#   text hash     bb99b8942debb65d
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

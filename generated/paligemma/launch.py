@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  47bde45e55d3a82c
-#   text hash     4cdb8dd23ffde740
+#   content hash  ecca602bf0857312
+#   text hash     d9e38023e4b658f9
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  47bde45e55d3a82c
-#   text hash     b1c0c4e9a979a48c
+#   content hash  ecca602bf0857312
+#   text hash     9facdf3430796582
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  997d3c78ea2aa7ca
-#   text hash     c2b4e47fec3f1266
+#   content hash  b3251f7d4594a5f6
+#   text hash     57d36a03ac9a5df7
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

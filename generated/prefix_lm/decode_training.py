@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  997d3c78ea2aa7ca
-#   text hash     3b224b186b3dc389
+#   content hash  b3251f7d4594a5f6
+#   text hash     5236f7c011376ed0
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

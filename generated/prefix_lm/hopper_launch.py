@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  997d3c78ea2aa7ca
-#   text hash     ec2fbde5fb8bba8d
+#   content hash  b3251f7d4594a5f6
+#   text hash     c246669a6cb963a8
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  997d3c78ea2aa7ca
-#   text hash     07d1c0b898bbb490
+#   content hash  b3251f7d4594a5f6
+#   text hash     f71e53b4f5a7414a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  997d3c78ea2aa7ca
-#   text hash     531d281f0d2a9492
+#   content hash  b3251f7d4594a5f6
+#   text hash     23ebf15623fba47d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

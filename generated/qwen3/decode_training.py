@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d09f5ceacf0d4a90
-#   text hash     1a11933d6ed5794a
+#   content hash  f3b307a6d63ae163
+#   text hash     d718db2209cdff24
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

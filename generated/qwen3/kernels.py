@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d09f5ceacf0d4a90
-#   text hash     86b1ea9fd60ebfd1
+#   content hash  f3b307a6d63ae163
+#   text hash     7fdfc084cd2dd42c
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d09f5ceacf0d4a90
-#   text hash     2de2bb961f3d5668
+#   content hash  f3b307a6d63ae163
+#   text hash     612f726c52ac89c9
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d09f5ceacf0d4a90
-#   text hash     ce8848d6e55d8915
+#   content hash  f3b307a6d63ae163
+#   text hash     ae45c86102e28d72
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

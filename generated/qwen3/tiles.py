@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d09f5ceacf0d4a90
-#   text hash     d2212b2a94831716
+#   content hash  f3b307a6d63ae163
+#   text hash     b2e5ff79b815182e
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6eae487c3d0cf7bc
-#   text hash     ac3f16e1a93eb371
+#   content hash  011e7a4129bc78b6
+#   text hash     5dbd08f95636b98e
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6eae487c3d0cf7bc
-#   text hash     2e1317f10a2d656d
+#   content hash  011e7a4129bc78b6
+#   text hash     3914720b276ac3c6
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6eae487c3d0cf7bc
-#   text hash     967322f0ed570250
+#   content hash  011e7a4129bc78b6
+#   text hash     9e970f1da166ce4f
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

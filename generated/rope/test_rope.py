@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6eae487c3d0cf7bc
-#   text hash     796e42444df13c86
+#   content hash  011e7a4129bc78b6
+#   text hash     ea45d0237ac5b1e8
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6eae487c3d0cf7bc
-#   text hash     d1e00726c73f6247
+#   content hash  011e7a4129bc78b6
+#   text hash     6efa8e1a10ef1a57
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

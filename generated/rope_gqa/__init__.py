@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  84ebf4aba0003267
-#   text hash     0ebad959f5f58b04
+#   content hash  e7a8f3b9cce45730
+#   text hash     eff771287d25b935
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  84ebf4aba0003267
-#   text hash     456dd4df37f35550
+#   content hash  e7a8f3b9cce45730
+#   text hash     858270aabbbbea9c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  84ebf4aba0003267
-#   text hash     e7e82adbc41cbc58
+#   content hash  e7a8f3b9cce45730
+#   text hash     245ca7488d31cd19
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  84ebf4aba0003267
-#   text hash     0129d10c16a19e52
+#   content hash  e7a8f3b9cce45730
+#   text hash     1adc3db232c44afd
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  84ebf4aba0003267
-#   text hash     a961db7409dbc5ec
+#   content hash  e7a8f3b9cce45730
+#   text hash     36b093b72062d188
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

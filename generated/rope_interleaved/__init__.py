@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9cc6a52ca525ec81
-#   text hash     b42d9b6e095f9014
+#   content hash  9637cd31b5a0daa5
+#   text hash     aa9addbfa0179c87
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9cc6a52ca525ec81
-#   text hash     eeb66ef588871cd4
+#   content hash  9637cd31b5a0daa5
+#   text hash     fc1bcd3363899be3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

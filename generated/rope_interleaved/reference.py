@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9cc6a52ca525ec81
-#   text hash     c43d7ef512339ea4
+#   content hash  9637cd31b5a0daa5
+#   text hash     f2d489a32b5a8d8e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9cc6a52ca525ec81
-#   text hash     607ea8475ad13b41
+#   content hash  9637cd31b5a0daa5
+#   text hash     22bc5ad086499c4b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

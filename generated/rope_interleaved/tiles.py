@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9cc6a52ca525ec81
-#   text hash     d9e2509f12737da7
+#   content hash  9637cd31b5a0daa5
+#   text hash     f7f69e23121eacc8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3c807d60bd038bd2
-#   text hash     ee9ed13f9dcdbcc4
+#   content hash  4e32363f760e7bca
+#   text hash     c92a2e6fc31779ad
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3c807d60bd038bd2
-#   text hash     34f0de7430b246ca
+#   content hash  4e32363f760e7bca
+#   text hash     92d292b79dc49918
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3c807d60bd038bd2
-#   text hash     aee9300f772ca44f
+#   content hash  4e32363f760e7bca
+#   text hash     d9c5fe6b45808905
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

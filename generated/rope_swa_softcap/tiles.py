@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3c807d60bd038bd2
-#   text hash     15c71cc225780fb8
+#   content hash  4e32363f760e7bca
+#   text hash     595019614fa22265
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3f8df814915596d8
-#   text hash     01d198da98446987
+#   content hash  aac74d67fd444ccf
+#   text hash     8bd159ceeebc8874
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

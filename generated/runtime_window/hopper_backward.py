@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3f8df814915596d8
-#   text hash     a26bf454e58dc75d
+#   content hash  aac74d67fd444ccf
+#   text hash     78c6819c0066ec5e
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3f8df814915596d8
-#   text hash     fef7adb7a884a95d
+#   content hash  aac74d67fd444ccf
+#   text hash     9ae378b1cf722114
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

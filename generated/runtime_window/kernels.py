@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3f8df814915596d8
-#   text hash     d35489939e711ffe
+#   content hash  aac74d67fd444ccf
+#   text hash     1f195786f5a257da
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3f8df814915596d8
-#   text hash     94c83cc48bab6d8e
+#   content hash  aac74d67fd444ccf
+#   text hash     9d805f70edf5e13f
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8058c6b090e4ecb2
-#   text hash     8677eb39a933a481
+#   content hash  158e5e977b097b46
+#   text hash     cd987f6ac30f2d1c
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8058c6b090e4ecb2
-#   text hash     360cc2fac8122f1b
+#   content hash  158e5e977b097b46
+#   text hash     e5bda56ccc78651c
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8058c6b090e4ecb2
-#   text hash     4609c125e76f78e3
+#   content hash  158e5e977b097b46
+#   text hash     1b2ed426a52ecb3a
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8058c6b090e4ecb2
-#   text hash     53a85a01bdbf549a
+#   content hash  158e5e977b097b46
+#   text hash     be616fc62a4e7521
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8058c6b090e4ecb2
-#   text hash     99644bfe6a12a686
+#   content hash  158e5e977b097b46
+#   text hash     73d089bd6d248248
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  465a5f8fd6af15f1
-#   text hash     d26efbac38aa649f
+#   content hash  08a9751447b0395f
+#   text hash     7748eef5958bcc01
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  465a5f8fd6af15f1
-#   text hash     7ab864039a2c44dc
+#   content hash  08a9751447b0395f
+#   text hash     1a8f0d059cee18e7
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

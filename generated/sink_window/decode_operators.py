@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  465a5f8fd6af15f1
-#   text hash     4e92ab56559a30e5
+#   content hash  08a9751447b0395f
+#   text hash     b904fece75a47c6e
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  465a5f8fd6af15f1
-#   text hash     2a4bd48acee20b49
+#   content hash  08a9751447b0395f
+#   text hash     5f6ab5fdcac904a6
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  465a5f8fd6af15f1
-#   text hash     324db8bdcce6b31a
+#   content hash  08a9751447b0395f
+#   text hash     f7f29cb5baab6911
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  154cda148ce6dee9
-#   text hash     366841266ebe44eb
+#   content hash  7a8bd9a08702473e
+#   text hash     a7c5bf279a0e8167
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

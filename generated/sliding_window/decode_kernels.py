@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  154cda148ce6dee9
-#   text hash     683f68b8893ffbb8
+#   content hash  7a8bd9a08702473e
+#   text hash     b61c445ec6962522
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

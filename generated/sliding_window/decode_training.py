@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  154cda148ce6dee9
-#   text hash     10af70117b74069f
+#   content hash  7a8bd9a08702473e
+#   text hash     1fa282847bef1433
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

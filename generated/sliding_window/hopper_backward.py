@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  154cda148ce6dee9
-#   text hash     1a20c64794bceddd
+#   content hash  7a8bd9a08702473e
+#   text hash     5e525a3ce2a8fb8c
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

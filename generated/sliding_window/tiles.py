@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  154cda148ce6dee9
-#   text hash     eaa8a1afca7ac207
+#   content hash  7a8bd9a08702473e
+#   text hash     3e9964b9c40eefa8
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5d2a43936bb84d67
-#   text hash     4be4649bbeac1d1b
+#   content hash  555a9492d3d0e87e
+#   text hash     8f18b0cc89cd05fc
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5d2a43936bb84d67
-#   text hash     1130553540d6bc21
+#   content hash  555a9492d3d0e87e
+#   text hash     b9c62d52c7d5f9fa
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5d2a43936bb84d67
-#   text hash     a16f19b8221f44d0
+#   content hash  555a9492d3d0e87e
+#   text hash     571b6f3cec3cb7f5
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5d2a43936bb84d67
-#   text hash     f9b4215245cf153c
+#   content hash  555a9492d3d0e87e
+#   text hash     989db682d783665f
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

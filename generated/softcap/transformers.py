@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5d2a43936bb84d67
-#   text hash     6e6d3261b8d59ec4
+#   content hash  555a9492d3d0e87e
+#   text hash     98e941993709a5c3
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

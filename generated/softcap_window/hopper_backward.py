@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b067066620a2161d
-#   text hash     a1bdb1a84562ef7f
+#   content hash  2afad5103a16790b
+#   text hash     fc5c2a958bcf2e20
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

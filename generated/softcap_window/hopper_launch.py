@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b067066620a2161d
-#   text hash     c2db6a0cd84fae7e
+#   content hash  2afad5103a16790b
+#   text hash     5d2c611b17e5ad51
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

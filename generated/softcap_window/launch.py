@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b067066620a2161d
-#   text hash     1335f32933bf15da
+#   content hash  2afad5103a16790b
+#   text hash     b22180d390a7ef67
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b067066620a2161d
-#   text hash     57f61df47a476872
+#   content hash  2afad5103a16790b
+#   text hash     0fab804158f09d3a
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  30f383469dfd8249
-#   text hash     9bd99151d3b3c17c
+#   content hash  4c9fe5f782925524
+#   text hash     e4ca05906e8260ef
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  30f383469dfd8249
-#   text hash     ab608e0b6b7aa037
+#   content hash  4c9fe5f782925524
+#   text hash     866b59af8144f202
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

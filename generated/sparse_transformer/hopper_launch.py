@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  30f383469dfd8249
-#   text hash     61ea2eb81649dd8c
+#   content hash  4c9fe5f782925524
+#   text hash     e0e48dfa3ce36541
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

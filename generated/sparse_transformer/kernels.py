@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  30f383469dfd8249
-#   text hash     6586f7b9b778221e
+#   content hash  4c9fe5f782925524
+#   text hash     d64c4118f816325f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  30f383469dfd8249
-#   text hash     8dfdc261a01f807a
+#   content hash  4c9fe5f782925524
+#   text hash     8dc7dc31a77b8455
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

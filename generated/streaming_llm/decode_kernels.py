@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fdf4b79bcbe62f73
-#   text hash     3f163935a341ecff
+#   content hash  e22f46d0a094c93d
+#   text hash     8ef9d9b45ad3edcf
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fdf4b79bcbe62f73
-#   text hash     ca513b094c171039
+#   content hash  e22f46d0a094c93d
+#   text hash     3b83cc3197cc7d92
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fdf4b79bcbe62f73
-#   text hash     5dcc7a620c9fc0de
+#   content hash  e22f46d0a094c93d
+#   text hash     08ebd319608e240f
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

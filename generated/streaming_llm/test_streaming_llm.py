@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fdf4b79bcbe62f73
-#   text hash     d4febdbb9433dddf
+#   content hash  e22f46d0a094c93d
+#   text hash     550530d5111526d3
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

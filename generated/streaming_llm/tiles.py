@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fdf4b79bcbe62f73
-#   text hash     aa6705d5184e9318
+#   content hash  e22f46d0a094c93d
+#   text hash     261126f535a43c56
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  775e3c17baccf6c6
-#   text hash     785f794d03e1715e
+#   content hash  f049bb0eaa7df2ab
+#   text hash     70f3a3578377a503
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

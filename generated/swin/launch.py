@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  775e3c17baccf6c6
-#   text hash     5bbc385f5fdf94ad
+#   content hash  f049bb0eaa7df2ab
+#   text hash     ae3848631a3bac50
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  775e3c17baccf6c6
-#   text hash     538746ecf9f1b226
+#   content hash  f049bb0eaa7df2ab
+#   text hash     bf1a28c5eb1756ea
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  775e3c17baccf6c6
-#   text hash     055581b0ddab71ed
+#   content hash  f049bb0eaa7df2ab
+#   text hash     bf61fa6c12b5a925
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  775e3c17baccf6c6
-#   text hash     dbfe0acc2837b959
+#   content hash  f049bb0eaa7df2ab
+#   text hash     626f75c2343a48d0
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

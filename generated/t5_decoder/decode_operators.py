@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  291f474541630f60
-#   text hash     5c99e0a847e107ea
+#   content hash  2c93871a03672596
+#   text hash     66729db64e4521f9
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  291f474541630f60
-#   text hash     3f5495f70ecc3de1
+#   content hash  2c93871a03672596
+#   text hash     ae0556740951eacc
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  291f474541630f60
-#   text hash     5a3b1ab8bb6f0b19
+#   content hash  2c93871a03672596
+#   text hash     9a2ef3c529a06564
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  30713c7c695927a2
-#   text hash     6549326f4ab1cd87
+#   content hash  201c9861e484d4f8
+#   text hash     e34dc5f05585b8ca
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

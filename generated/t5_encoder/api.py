@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  30713c7c695927a2
-#   text hash     65c9f9d525daaf0f
+#   content hash  201c9861e484d4f8
+#   text hash     3ea2e513f0f9d7fa
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  30713c7c695927a2
-#   text hash     090fcff0e8fe82dc
+#   content hash  201c9861e484d4f8
+#   text hash     997015cbefe2f99d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  30713c7c695927a2
-#   text hash     4af311317de2a0d7
+#   content hash  201c9861e484d4f8
+#   text hash     62560848e6f3b022
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  99ebae6a92b41d8c
-#   text hash     94df69c934d01597
+#   content hash  2a004be820a50927
+#   text hash     cf2aef848581e817
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  99ebae6a92b41d8c
-#   text hash     050daabeae812a49
+#   content hash  2a004be820a50927
+#   text hash     5b6df97cfa0b1243
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

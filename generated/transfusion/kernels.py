@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  99ebae6a92b41d8c
-#   text hash     64495b518c48bf13
+#   content hash  2a004be820a50927
+#   text hash     661d985b6f3503a7
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  99ebae6a92b41d8c
-#   text hash     40710e49f0ab7907
+#   content hash  2a004be820a50927
+#   text hash     cf86ed062ff0f547
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

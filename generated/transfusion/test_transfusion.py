@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  99ebae6a92b41d8c
-#   text hash     7ec016561d597558
+#   content hash  2a004be820a50927
+#   text hash     5ab35d33cf9be740
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

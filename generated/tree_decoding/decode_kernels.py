@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a17e575e9fb43183
-#   text hash     e691c9d856486a3f
+#   content hash  bbea2f0a553c4ee5
+#   text hash     d2cae68375c20065
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a17e575e9fb43183
-#   text hash     a633421e2cbf6798
+#   content hash  bbea2f0a553c4ee5
+#   text hash     7271a281c263132a
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

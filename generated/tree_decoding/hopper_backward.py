@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a17e575e9fb43183
-#   text hash     6946b6bf493856f8
+#   content hash  bbea2f0a553c4ee5
+#   text hash     ec11304299a4dad9
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a17e575e9fb43183
-#   text hash     f67e6a9e7613c2f5
+#   content hash  bbea2f0a553c4ee5
+#   text hash     ba1b7135e9a834ba
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

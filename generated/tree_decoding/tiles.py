@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a17e575e9fb43183
-#   text hash     e7d60461cc1eae0e
+#   content hash  bbea2f0a553c4ee5
+#   text hash     429eeb49a0eb242f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -38,7 +38,7 @@ FAULTS = {
     ),
     "sums that are not rescaled": (FORWARD, "l *= gl.convert_layout(shrink,", "l *= gl.convert_layout(shrink * 0 + 1,"),
     "wide sums that are never rescaled": (FORWARD, "@!any bra.uni done;", "bra.uni done;"),
-    "the LSE in other units": (FORWARD, "tl.log2(l * 2.0**63)", "tl.log(l * 2.0**63)"),
+    "the LSE in other units": (FORWARD, "m + tl.log2(l),", "m + tl.log(l),"),
     "mixed tiles backward without their mask": (BACKWARD, "tl.where(keep, p, 0.0)", "tl.where(keep, p, p)"),
     "dQ added up twice": (
         BACKWARD, "    add_tile(dq_sum_desc, [place * 16, 0], shares.index(WORKER))\n",

@@ -7,10 +7,9 @@ hides all keys behind a query is told from other conditions.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 
-from ..expressions.inputs import Input
 from ..expressions.linear_forms import linear, variable
 from ..expressions.tree import COMPARISONS, Node
 
@@ -75,26 +74,3 @@ def at_itself(node: Node) -> Node:
     if node == variable("k"):
         return variable("q")
     return dataclasses.replace(node, args=tuple(map(at_itself, node.args)))
-
-
-_LARGE = 1e38
-_POLELESS = frozenset({"var", "option", "+", "-", "*", "neg", "abs", "min", "max", "tanh", "where"})
-
-
-def is_finite(node: Node, inputs: Iterable[Input]) -> bool:
-    """True if an expression is certain to be finite where what it reads of the call's numbers is.
-
-    Values of pairs, keys or tables may be -inf to hide keys; those of a head would hide all keys alike, unless a
-    condition chooses them for some. Numbers count that float32 holds in log2 units; what is taken from itself is 0.
-    """
-    if node.op == "-" and node.args[0] == node.args[1]:
-        return True
-    if node.op == "num":
-        return abs(float(node.value or 0)) < _LARGE
-    chosen = node.args[1:] if node.op == "where" else ()
-    if any(below.op in ("option", "input") for side in chosen for below in side.walk()):
-        return False
-    of_heads = {x.name for x in inputs if {*x.kinds} <= {"batch", "head", "kv_head"}}
-    known = node.op in _POLELESS | COMPARISONS or (node.op == "input" and node.value in of_heads)
-    known |= node.op == "/" and node.args[1].op == "num"
-    return known and all(is_finite(arg, inputs) for arg in node.args)

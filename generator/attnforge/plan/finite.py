@@ -7,6 +7,7 @@ from ..expressions.inputs import Input
 from ..expressions.tree import SCORE, Node
 from ..printing import printers
 
+_LARGE = 1e38
 _PLAIN = {"+", "-", "*", "neg"}
 _SAFE = printers.LEAVES | {"num", "+", "-", "neg"}
 
@@ -21,13 +22,13 @@ def tame(node: Node, inputs: dict[str, Input]) -> bool:
     args = node.args
     if node.op == "*":
         others = zip(args, reversed(args), strict=True)
-        return all(tame(a, inputs) and (_is_finite(b) or not _learns(a, inputs)) for a, b in others)
+        return all(tame(a, inputs) and (is_finite(b) or not _learns(a, inputs)) for a, b in others)
     if node.op == "/":
         return tame(args[0], inputs) and args[1].op == "num" and args[1].value != 0
     if node.op == "where":
         return all(tame(a, inputs) for a in args[1:])
     if (function := FUNCTIONS.get(node.op)) and function.kind == "smooth":
-        return function.finite and tame(args[0], inputs) and _is_finite(args[0])
+        return function.finite and tame(args[0], inputs) and is_finite(args[0])
     return (function or node.op in _SAFE) and all(tame(a, inputs) for a in args)
 
 
@@ -35,11 +36,13 @@ def _learns(node: Node, inputs: dict[str, Input]) -> bool:
     return any(n == SCORE or (n.op == "input" and inputs[str(n.value)].grad) for n in node.walk())
 
 
-def _is_finite(node: Node) -> bool:
-    """True if a value is certain to be finite for finite q and k."""
-    if node.op in ("num", "var", "option"):
+def is_finite(node: Node) -> bool:
+    """True if a value is certain to be finite for finite q and k, in log2 units as well."""
+    if node.op == "num":
+        return abs(float(node.value or 0)) < _LARGE
+    if node.op in ("var", "option"):
         return True
     if node.op == "/":
-        return _is_finite(node.args[0]) and node.args[1].op == "num" and node.args[1].value != 0
+        return is_finite(node.args[0]) and node.args[1].op == "num" and node.args[1].value != 0
     function = FUNCTIONS.get(node.op)
-    return (function.finite if function else node.op in _PLAIN) and all(map(_is_finite, node.args))
+    return (function.finite if function else node.op in _PLAIN) and all(map(is_finite, node.args))

@@ -8,12 +8,17 @@ more, in which such rows follow their largest score.
 
 from __future__ import annotations
 
+import dataclasses
 import textwrap
+from collections.abc import Iterable
 
+from ...expressions.inputs import Input
+from ...expressions.tree import Node
 from ...language.spec import Spec
 from .. import softmax
 from ..analysis import Analysis
-from ..conditions import at_itself, hides_late_keys, is_finite, shows_itself
+from ..conditions import at_itself, hides_late_keys, shows_itself
+from ..finite import is_finite
 from ..statements import Block, Branch, Comment, Statement
 from ..tile_ranges import least_values
 
@@ -55,6 +60,23 @@ def fits(a: Analysis) -> bool:
     return not masks or (any(map(hides_late_keys, masks)) and all(shows_itself(keep, least) for keep in masks))
 
 
+def may_hide(score: Node, inputs: Iterable[Input]) -> bool:
+    """True if a score may become -inf although what a call gives is as it should be.
+
+    Values of pairs, keys or tables may be -inf to hide keys; those of a head would hide all keys alike.
+    """
+    of_heads = {x.name for x in inputs if {*x.kinds} <= {"batch", "head", "kv_head"}}
+
+    def certain(node: Node) -> Node:
+        if node.op == "-" and node.args[0] == node.args[1]:
+            return Node("num", value=0.0)  # running sums, too
+        if node.op == "input" and node.value in of_heads:
+            return Node("option", value=node.value)
+        return dataclasses.replace(node, args=tuple(map(certain, node.args)))
+
+    return not is_finite(certain(score))
+
+
 def _first(a: Analysis) -> str:
     """Text of which rows meet their first keys in a tile that is searched.
 
@@ -63,7 +85,7 @@ def _first(a: Analysis) -> str:
     """
     spec = a.spec
     scores = [at_itself(term.score) if spec.masks else term.score for term in spec.scores]
-    if not spec.sink and all(is_finite(score, spec.inputs) for score in scores):
+    if not spec.sink and not any(may_hide(score, spec.inputs) for score in scores):
         return 'm == float("-inf")'
     return "k_start + BLOCK_N > q_pos" if spec.masks else "k_start + BLOCK_N >= k_len"
 
@@ -74,11 +96,11 @@ def blocks(a: Analysis, scale: str, fitting: bool) -> dict[str, tuple[Block, ...
     Those of `grows` tell which rows follow their largest scores: in float16 all, else those that outgrew the first one.
     """
     top = f"tl.max(score, 1) * {scale}"
-    sums = 'tl.where(l == 0, float("inf"), {} + tl.log2({}))'
+    sums = 'tl.where(l == 0, float("inf"), {})'
     if not fitting:
         none: dict[str, tuple[Block, ...]] = dict.fromkeys(("grows", "lowest", "outgrown"), ())
         largest = Statement("m_new", f"tl.maximum(m, {top})")
-        return {**none, "largest": (largest,), "lse": (Statement("lse", sums.format("m", "l")),)}
+        return {**none, "largest": (largest,), "lse": (Statement("lse", sums.format("m + tl.log2(l)")),)}
     given = f"tl.load(lse_ptr + {a.storage.head_rows} + row, mask=row < q_len, other=0.0)"
     grown = (Statement("first_lse", given), Statement("grows", "first_lse != first_lse"))
     at_first = Statement("grows", "row == row if q_buffer.dtype == gl.float16 else row != row")
@@ -87,7 +109,7 @@ def blocks(a: Analysis, scale: str, fitting: bool) -> dict[str, tuple[Block, ...
     if a.storage.cut:
         grows = (at_first, Branch("again > 0", grown))
         tell = Statement("", "verdicts.index(stage * WORKERS + WORKER).store(outgrown.to(gl.int32))")
-    first = _first(a)
+    first, as_first = _first(a), f"tl.log2(l * 2.0**{_ROOM})"
     largest_of_first: tuple[Block, ...] = (
         Statement("top", top),
         Comment("a row keeps what its first keys gave, with room for larger scores, unless it has outgrown that"),
@@ -98,7 +120,7 @@ def blocks(a: Analysis, scale: str, fitting: bool) -> dict[str, tuple[Block, ...
         "grows": grows,
         "lowest": () if first.startswith("m ") else _LOWEST,
         "largest": largest_of_first,
-        "lse": (Statement("lse", sums.format(f"m - {_ROOM}.0", f"l * 2.0**{_ROOM}")),),
+        "lse": (Statement("lse", sums.format(f"tl.where(grows, m + tl.log2(l), m - {_ROOM}.0 + {as_first})")),),
         "outgrown": (*_OUTGROWN, tell),
     }
 
@@ -112,8 +134,8 @@ def told() -> str:
     """What a file says of it."""
     words = f"""\
 With bfloat16 a row's weights are measured from 2**{_ROOM} times the largest one of the first tile that shows it a key:
-full tiles need no search for larger ones. If a row's weights add up to more than that, its LSE becomes NaN, and its
-tile is done once more; such rows then follow their largest score."""
+full tiles need no search for larger ones. If a row's weights add up to more than 2 by that, its LSE becomes NaN, and
+its tile is done once more; such rows then follow their largest score."""
     return "\n" + textwrap.fill(" ".join(words.split()), 120)
 
 

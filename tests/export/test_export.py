@@ -129,6 +129,31 @@ inputs:
   calm: {axes: [key, batch], default: 0.75, min: 0.5}
 """,
     "numbers": "mask: [causal]\nscore:\n  - expr: q_len - 3\n",
+    # of what a call tells, numbers that Python has none for: 5 and 0.75 are those of the inputs
+    "poles": """
+mask:
+  - expr: "k <= q and k >= k_len % (q_len // 512) - q_len or log(size - 0.75) > k"
+score:
+  - expr: "score + max(log(k_len // 512), -1) + tanh(1 / (q_len // 512)) + 1 / exp(900 * k_len)"
+  - expr: "score + min(score, exp(900 * few)) + few % (few - 5) + table[min(few // (few - 5), 1)]"
+  - expr: "score + (0.5 if sqrt(q_len - 500) > 0 else 0.25) + (0.5 if (q_len - 500) ** size > 1 else 0.25)"
+  - expr: "score + where(k_len > 512, log(k_len // 512), 2) + table[floor(log(few - 5))]"
+inputs:
+  size: {axes: []}
+  few: {axes: [], dtype: int}
+  table: {axes: [4], grad: true}
+""",
+    "packed_poles": """
+layout: packed
+mask: [causal]
+score:
+  - expr: "score + max(log(few - 5), -1) + tanh(size / (few - 5)) + 1 / exp(900 * few)"
+  - expr: "score + few // (few - 5) + few % (few - 5)"
+  - expr: "score + (0.5 if sqrt(size - 1) > 0 else 0.25) + (0.5 if (size - 1) ** size > 1 else 0.25) + sigmoid(size)"
+inputs:
+  size: {axes: []}
+  few: {axes: [], dtype: int}
+""",
     "runtime": """
 rope: {layout: interleaved, dims: 4}
 mask: [causal, sliding_window: {size: runtime}]

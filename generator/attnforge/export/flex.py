@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..expressions import whole_numbers
 from ..expressions.inputs import Axis, Input
@@ -83,20 +83,22 @@ def build(spec: Spec, arguments: Iterable[Argument], guarded: bool) -> Flex:
     masks = [_bound(mask.keep, spec) for mask in spec.masks]
     limits = whole_numbers.limits(spec.inputs, spec.options)
     far = whole_numbers.stretched((*scores, *masks), limits)
+    numbers = _Numbers(limits)
+    scores, masks = [numbers.read(node) for node in scores], [numbers.read(node) for node in masks]
     leaf = _Leaf(spec, scores, guarded, bool(far & {"q", "k"}), limits)
     score = []
     if guarded:
         hidden = "a NaN or an infinite derivative elsewhere reaches no gradient"
         score = [_line("keep", "mask_mod(b, h, q_idx, kv_idx)", hidden), "score = torch.where(keep, score, 0.0)"]
     score += [f"{name} = {text}" for name, text in leaf.named.items()]
-    texts = (printers.torch(node, leaf, limits) for node in scores)
-    score += [_line("score", text, term.label) for text, term in zip(texts, spec.scores, strict=True)]
+    score += [_line("score", leaf.text(node), term.label) for node, term in zip(scores, spec.scores, strict=True)]
     mask = ["keep = sequence == sequence_k[kv_idx]  # a sequence sees itself only"] if spec.packed else []
     for node, term in zip(masks, spec.masks, strict=True):
         joined = Node("and", (_KEEP, node), None, "bool") if mask else node
         mask.append(_line("keep", _keep(joined, leaf), term.label))
     score, mask = _placed(score, leaf.places), _placed(mask, leaf.places)
     prepare = [line for given in spec.inputs if given.axes for line in _prepared(given, spec, given.name in far)]
+    prepare += [f"{name} = {text}" for text, name in numbers.named.items()]
     rows = {} if spec.packed else {"queries": "q_len", "keys": "k_len"}
     made = {a.code: a.made(**rows) for a in taken if a.absent}
     words = _words((*score, *mask, *prepare, *made.values()))
@@ -160,8 +162,29 @@ def _whole(node: Node) -> Node:
 
 
 def _keep(node: Node, leaf: _Leaf) -> str:
-    text = printers.torch(node, leaf, leaf.limits)
+    text = leaf.text(node)
     return f"torch.full_like(q_idx, {text}, dtype=torch.bool)" if printers.is_scalar(node) else text
+
+
+class _Numbers:
+    """Names for what is made of numbers alone and may have no finite value, as the two functions may raise nothing."""
+
+    def __init__(self, limits: Mapping[str, whole_numbers.Range]) -> None:
+        self.limits = limits
+        self.named: dict[str, str] = {}  # by their texts
+
+    def read(self, node: Node) -> Node:
+        """The expression with these names in it."""
+        if printers.is_scalar(node):
+            plain, text = (
+                printers.torch(node, lambda leaf: str(leaf.value), self.limits, total=total) for total in (False, True)
+            )
+            if "torch." in text:
+                # by way of tensors only where it has to be: a compiler would stop there
+                text = text if text == plain else f"_number(lambda: {plain}, lambda: {text})"
+                name = self.named.setdefault(text, f"number_{len(self.named) + 1}")
+                return Node("option", (), name, node.type, definition=node)
+        return replace(node, args=tuple(map(self.read, node.args)))
 
 
 class _Leaf:
@@ -204,6 +227,10 @@ class _Leaf:
         key = "k_pos" if "k_pos" in self.places else "kv_idx"
         return {"q": "q_pos", "k": key}.get(name, "sequence" if name == "b" and self.packed else name)
 
+    def text(self, node: Node, *, atom: bool = False) -> str:
+        """The text of an expression inside the two functions; `atom`: to be called or indexed."""
+        return printers.torch(node, self, self.limits, atom=atom, total=True)
+
     def _read(self, node: Node) -> str:
         given, written = self.inputs[str(node.value)], list(node.args)
         places = {"batch": "b", "head": "h", "kv_head": "kv_h", "query": "q_idx", "key": "kv_idx"}
@@ -232,12 +259,12 @@ class _Leaf:
             length = "q_len" if axis.kind == "query" else "k_len"
             last = _int("-", Node("local" if self.packed else "var", (), length, "int"), _ONE)
         if self.packed and axis.kind == "token":
-            return f"first + {printers.torch(_clamped(index, last), self, self.limits)}"
+            return f"first + {self.text(_clamped(index, last))}"
         if printers.is_scalar(index):
             # among tensors, a number is no index for vmap, and a constant tensor none for a compiled backward pass
-            text = printers.torch(printers.fold(_clamped(index, last)), self, self.limits)
+            text = self.text(printers.fold(_clamped(index, last)))
             return f"kv_idx.clamp({text}, {text})"
-        return f"{printers.torch(index, self, self.limits, atom=True)}.clamp(0, {printers.torch(last, self)})"
+        return f"{self.text(index, atom=True)}.clamp(0, {self.text(last)})"
 
 
 def _int(op: str, *args: Node) -> Node:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  61aa6de570924349
-#   text hash     b071aeb660e161c8
+#   content hash  39a9f9deff446392
+#   text hash     dc310f1f29ee21d6
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  61aa6de570924349
-#   text hash     fafe7d5b8e95842d
+#   content hash  39a9f9deff446392
+#   text hash     17511faf04de4184
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  61aa6de570924349
-#   text hash     c9ceec4c576ad826
+#   content hash  39a9f9deff446392
+#   text hash     50d772566e55a3a9
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

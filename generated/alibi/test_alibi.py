@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  61aa6de570924349
-#   text hash     08cec5cbdafa1f14
+#   content hash  39a9f9deff446392
+#   text hash     b3d2ce5621bb096a
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e083b93ca21b63a9
-#   text hash     c7f27ef3ddc9441c
+#   content hash  a08d4af1753ff98e
+#   text hash     7c4447d7a024cecf
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

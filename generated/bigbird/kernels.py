@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e083b93ca21b63a9
-#   text hash     1eb8bdc73a21c5fa
+#   content hash  a08d4af1753ff98e
+#   text hash     8dc913c5ed231a39
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

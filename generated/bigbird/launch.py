@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e083b93ca21b63a9
-#   text hash     9e36f21f9ee89367
+#   content hash  a08d4af1753ff98e
+#   text hash     82976a7811de9165
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

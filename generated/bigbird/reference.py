@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e083b93ca21b63a9
-#   text hash     96b73377acfd4a68
+#   content hash  a08d4af1753ff98e
+#   text hash     b618a8b85935834a
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

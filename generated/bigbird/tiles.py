@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e083b93ca21b63a9
-#   text hash     26b9a676b16f5b6d
+#   content hash  a08d4af1753ff98e
+#   text hash     ead9916ff653ad69
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d7cbb11f47b3f4ac
-#   text hash     a5414383bb8202bb
+#   content hash  fa143e13f0c07ecf
+#   text hash     370511d89a737d64
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d7cbb11f47b3f4ac
-#   text hash     fd1b9a38159a2f67
+#   content hash  fa143e13f0c07ecf
+#   text hash     ec13edcc6bd91df4
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d7cbb11f47b3f4ac
-#   text hash     68476603ba7c8aac
+#   content hash  fa143e13f0c07ecf
+#   text hash     046fbdb498a25522
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

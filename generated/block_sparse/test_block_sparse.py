@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d7cbb11f47b3f4ac
-#   text hash     7d0743d539ffa1de
+#   content hash  fa143e13f0c07ecf
+#   text hash     d8eb9e7e56f32a31
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

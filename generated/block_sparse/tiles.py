@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d7cbb11f47b3f4ac
-#   text hash     3e5db6c0ef1b98c5
+#   content hash  fa143e13f0c07ecf
+#   text hash     6d62f6d93104ebaa
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

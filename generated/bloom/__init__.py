@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7d3aa037b798f54e
-#   text hash     84d10a4f424e5d8b
+#   content hash  d66ec518d40cf3b8
+#   text hash     2c337f0dab86d22d
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7d3aa037b798f54e
-#   text hash     0584f3940eb634c4
+#   content hash  d66ec518d40cf3b8
+#   text hash     fe587c8a18911b44
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

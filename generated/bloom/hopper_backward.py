@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7d3aa037b798f54e
-#   text hash     9d8deba7a64c5338
+#   content hash  d66ec518d40cf3b8
+#   text hash     609b211e2e7ca735
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7d3aa037b798f54e
-#   text hash     e0a69efa5d858662
+#   content hash  d66ec518d40cf3b8
+#   text hash     73537ab59da02868
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

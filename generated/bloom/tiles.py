@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7d3aa037b798f54e
-#   text hash     ed1d362639ee7f17
+#   content hash  d66ec518d40cf3b8
+#   text hash     80232efe0fc82f6e
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  67d8951328aae87f
-#   text hash     0bf40d729325f856
+#   content hash  551914d34c4fd413
+#   text hash     bd84d1ca9354414d
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  67d8951328aae87f
-#   text hash     5efc8b32981b7fab
+#   content hash  551914d34c4fd413
+#   text hash     1af22d62468fd3a3
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

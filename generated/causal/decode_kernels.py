@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  67d8951328aae87f
-#   text hash     5036d46c6a31e588
+#   content hash  551914d34c4fd413
+#   text hash     36e891c73ea9244b
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

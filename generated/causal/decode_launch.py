@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  67d8951328aae87f
-#   text hash     a42db15540df70a9
+#   content hash  551914d34c4fd413
+#   text hash     b8c15341d23d4e13
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

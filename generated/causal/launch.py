@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  67d8951328aae87f
-#   text hash     689ea5034b1f4efe
+#   content hash  551914d34c4fd413
+#   text hash     7e259a787daa5da2
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  67d8951328aae87f
-#   text hash     7973dbe93c5ea113
+#   content hash  551914d34c4fd413
+#   text hash     669bff291acc4560
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  67d8951328aae87f
-#   text hash     196c11ad01e1c27f
+#   content hash  551914d34c4fd413
+#   text hash     c00b217a9c0446af
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ea6e9c927e99a3c5
-#   text hash     3f2eafbcf67a47b7
+#   content hash  0eea7b5abf023d2c
+#   text hash     606b130aa22fce79
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ea6e9c927e99a3c5
-#   text hash     e5d51f43874c8f02
+#   content hash  0eea7b5abf023d2c
+#   text hash     633f1edb2884b220
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ea6e9c927e99a3c5
-#   text hash     87e3c2a117b5f891
+#   content hash  0eea7b5abf023d2c
+#   text hash     4f5c8075d92796f5
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

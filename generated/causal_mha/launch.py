@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ea6e9c927e99a3c5
-#   text hash     f8add881a40832fa
+#   content hash  0eea7b5abf023d2c
+#   text hash     b3c0bc4b292c3eec
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ea6e9c927e99a3c5
-#   text hash     70b7b6862f3b817d
+#   content hash  0eea7b5abf023d2c
+#   text hash     fe130afa855956dd
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

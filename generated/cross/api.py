@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  105beaf7d22ea4c4
-#   text hash     4ed1816c17558f36
+#   content hash  3ebf568e285ae19d
+#   text hash     8b582c5b56f23583
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

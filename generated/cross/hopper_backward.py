@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  105beaf7d22ea4c4
-#   text hash     7a31c7449f1c6074
+#   content hash  3ebf568e285ae19d
+#   text hash     5aaa81594ece169d
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

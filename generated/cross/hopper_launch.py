@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  105beaf7d22ea4c4
-#   text hash     5487d9d0c0dbb2f6
+#   content hash  3ebf568e285ae19d
+#   text hash     9f62898bb850149d
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

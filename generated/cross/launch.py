@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  105beaf7d22ea4c4
-#   text hash     9c1749279f225ce0
+#   content hash  3ebf568e285ae19d
+#   text hash     35c31c89743f0b48
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  105beaf7d22ea4c4
-#   text hash     be4bbd900612126d
+#   content hash  3ebf568e285ae19d
+#   text hash     d1b4882f279634a0
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

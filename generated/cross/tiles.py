@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  105beaf7d22ea4c4
-#   text hash     0742b4ab00a529f7
+#   content hash  3ebf568e285ae19d
+#   text hash     9b54330507cd6d0d
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

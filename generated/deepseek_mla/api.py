@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bea6c7c091a8e913
-#   text hash     9cf49c4ea76b371a
+#   content hash  f80d10e44d2808ba
+#   text hash     17e37a14042d0340
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

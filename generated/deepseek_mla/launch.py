@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bea6c7c091a8e913
-#   text hash     25f8243e549c304b
+#   content hash  f80d10e44d2808ba
+#   text hash     1961eb556b969e04
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

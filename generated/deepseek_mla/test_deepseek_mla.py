@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bea6c7c091a8e913
-#   text hash     a2de3ef89ae58e1a
+#   content hash  f80d10e44d2808ba
+#   text hash     30a3dd11483624a5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bea6c7c091a8e913
-#   text hash     a702929f3cc3e0cc
+#   content hash  f80d10e44d2808ba
+#   text hash     29b37c8987eb3725
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d382db59cccc7e57
-#   text hash     5e7abeb1aefbdb7d
+#   content hash  0c79770be8ed2f69
+#   text hash     53e3109e142682b9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

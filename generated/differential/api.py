@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  861cd98c29a6ceeb
-#   text hash     4bc7a976bf4b87d0
+#   content hash  59ccb0e2cc795c9f
+#   text hash     6f7320f03a361d19
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  861cd98c29a6ceeb
-#   text hash     6ade79fc754dfbb0
+#   content hash  59ccb0e2cc795c9f
+#   text hash     9ce63c45b7cf8273
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

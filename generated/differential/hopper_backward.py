@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  861cd98c29a6ceeb
-#   text hash     7918a5cc3de64253
+#   content hash  59ccb0e2cc795c9f
+#   text hash     24f261e5d1e96844
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

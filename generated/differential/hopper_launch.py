@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  861cd98c29a6ceeb
-#   text hash     3a450127d082d12d
+#   content hash  59ccb0e2cc795c9f
+#   text hash     10f571de2f7fdfe0
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  861cd98c29a6ceeb
-#   text hash     9d4d13053fa162e7
+#   content hash  59ccb0e2cc795c9f
+#   text hash     cdbc817f455820eb
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

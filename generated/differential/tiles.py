@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  861cd98c29a6ceeb
-#   text hash     6c66d708c0b44967
+#   content hash  59ccb0e2cc795c9f
+#   text hash     cafa993e407dea66
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d42c7fbe887468fa
-#   text hash     052916794a720d2d
+#   content hash  e2af7fc01de65f3e
+#   text hash     09b3293e58e88ecd
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

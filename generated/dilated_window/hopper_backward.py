@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d42c7fbe887468fa
-#   text hash     8c5a134cf906a659
+#   content hash  e2af7fc01de65f3e
+#   text hash     93d99b5cbf593fc9
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d42c7fbe887468fa
-#   text hash     e76b71b0dc96613c
+#   content hash  e2af7fc01de65f3e
+#   text hash     a191a0320849d9cf
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d42c7fbe887468fa
-#   text hash     c306feddfc7199cd
+#   content hash  e2af7fc01de65f3e
+#   text hash     02e8cb821a86928c
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d42c7fbe887468fa
-#   text hash     850dafd66633b4e5
+#   content hash  e2af7fc01de65f3e
+#   text hash     cea3b978571894bd
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

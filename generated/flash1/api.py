@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4c7a846dd2ecab1e
-#   text hash     3b622a3c9565f95c
+#   content hash  f1ce3694b752f388
+#   text hash     5e6c374089f1e104
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4c7a846dd2ecab1e
-#   text hash     ca95804405d3c717
+#   content hash  f1ce3694b752f388
+#   text hash     e526e9e983ab42e6
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

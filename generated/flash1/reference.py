@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4c7a846dd2ecab1e
-#   text hash     627551fb80323347
+#   content hash  f1ce3694b752f388
+#   text hash     082242c2235fbf0e
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

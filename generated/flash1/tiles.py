@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4c7a846dd2ecab1e
-#   text hash     228f12adb705ca05
+#   content hash  f1ce3694b752f388
+#   text hash     cba761ff6152ca2a
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  646cd22f52cb2075
-#   text hash     03d8233fd9c4e275
+#   content hash  0b003d5541e06508
+#   text hash     1f2905973a66d42a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  646cd22f52cb2075
-#   text hash     24939f7af4872e4b
+#   content hash  0b003d5541e06508
+#   text hash     7fbd77a53f419bf2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  646cd22f52cb2075
-#   text hash     594dbe6046e203b0
+#   content hash  0b003d5541e06508
+#   text hash     b6e1e57becaa77be
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

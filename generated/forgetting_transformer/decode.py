@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  004a490ee0ed5a98
-#   text hash     a7a7eb604d9cc320
+#   content hash  7f9e0e6a5a74aecc
+#   text hash     f917ba14d0d57b75
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

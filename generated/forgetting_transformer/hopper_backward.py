@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  004a490ee0ed5a98
-#   text hash     8fea090b99a3f88b
+#   content hash  7f9e0e6a5a74aecc
+#   text hash     7303bf1dd75b89a0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

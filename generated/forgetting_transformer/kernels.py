@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  004a490ee0ed5a98
-#   text hash     fcf35ef425b53179
+#   content hash  7f9e0e6a5a74aecc
+#   text hash     0fc12cd228d3d7bf
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  004a490ee0ed5a98
-#   text hash     e45ecb4e87dc7594
+#   content hash  7f9e0e6a5a74aecc
+#   text hash     0eba0b09cea4890d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  004a490ee0ed5a98
-#   text hash     4e5619fd8f9a527e
+#   content hash  7f9e0e6a5a74aecc
+#   text hash     ac0b0ce659e21c8b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

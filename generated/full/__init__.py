@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6eb373acf61a3c8a
-#   text hash     498ce5539333692b
+#   content hash  d87c6cba49e8f9b8
+#   text hash     c933dbc56b3ee285
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

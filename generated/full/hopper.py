@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6eb373acf61a3c8a
-#   text hash     527f82d3789f2e37
+#   content hash  d87c6cba49e8f9b8
+#   text hash     3b757d1d97353450
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6eb373acf61a3c8a
-#   text hash     edf25188322a3a0b
+#   content hash  d87c6cba49e8f9b8
+#   text hash     bfe850a4f5c2bdca
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6eb373acf61a3c8a
-#   text hash     d5ad07ed89e0f132
+#   content hash  d87c6cba49e8f9b8
+#   text hash     197c7bfb466da000
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

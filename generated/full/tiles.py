@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6eb373acf61a3c8a
-#   text hash     a28adaf3f8eb3fc0
+#   content hash  d87c6cba49e8f9b8
+#   text hash     9224082466eff0a5
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  deea02b8ec602942
-#   text hash     a7960590cb62f0a1
+#   content hash  0aae28ef99e297bc
+#   text hash     da967aa9afc8fda2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  deea02b8ec602942
-#   text hash     e2600b0feb9c7c1e
+#   content hash  0aae28ef99e297bc
+#   text hash     5fcd393184dc18df
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  deea02b8ec602942
-#   text hash     67e96a4191185de0
+#   content hash  0aae28ef99e297bc
+#   text hash     15b96a8d30e9e5e7
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

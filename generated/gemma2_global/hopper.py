@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  deea02b8ec602942
-#   text hash     eccf22787b7b7997
+#   content hash  0aae28ef99e297bc
+#   text hash     12224d2604a1e9d0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

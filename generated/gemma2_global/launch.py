@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  deea02b8ec602942
-#   text hash     ba2b002687402c4b
+#   content hash  0aae28ef99e297bc
+#   text hash     a0f052b447ffc68b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  184e48cef0c5c5e3
-#   text hash     cb0fc6007fc56d1c
+#   content hash  8b8e1ad33f80a59f
+#   text hash     15a80a820b3af060
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  184e48cef0c5c5e3
-#   text hash     934257dc7d6e0fe8
+#   content hash  8b8e1ad33f80a59f
+#   text hash     7f1a0f68946786f8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

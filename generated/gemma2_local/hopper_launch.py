@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  184e48cef0c5c5e3
-#   text hash     bd08b480c82daa9c
+#   content hash  8b8e1ad33f80a59f
+#   text hash     52c910a4803e1325
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  184e48cef0c5c5e3
-#   text hash     54aa0b8ff3bc677e
+#   content hash  8b8e1ad33f80a59f
+#   text hash     b3ddd25be16252a4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  184e48cef0c5c5e3
-#   text hash     24810f5029465c31
+#   content hash  8b8e1ad33f80a59f
+#   text hash     74a23a06ad47c989
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  402b2335931a5a95
-#   text hash     ec1a9460c83604d0
+#   content hash  40cef987db09ebf3
+#   text hash     00638e4a81024ca0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

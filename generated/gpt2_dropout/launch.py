@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  402b2335931a5a95
-#   text hash     7a49da67b88c6044
+#   content hash  40cef987db09ebf3
+#   text hash     0e24269ee8f5d6a1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

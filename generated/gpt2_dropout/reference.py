@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  402b2335931a5a95
-#   text hash     4874a2d735954858
+#   content hash  40cef987db09ebf3
+#   text hash     dbc7f6b607741865
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

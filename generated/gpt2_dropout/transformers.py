@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  402b2335931a5a95
-#   text hash     a2f2157099c8fef1
+#   content hash  40cef987db09ebf3
+#   text hash     4d4b02969b1b58cd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

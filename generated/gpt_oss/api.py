@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  aaa13a333d32a94a
-#   text hash     4a7b2f432bbc3aaf
+#   content hash  a267df96b6feba2f
+#   text hash     0adfdb3fdc412f1b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

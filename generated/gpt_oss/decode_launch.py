@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  aaa13a333d32a94a
-#   text hash     f6c486649d5c370d
+#   content hash  a267df96b6feba2f
+#   text hash     9d33081d6f3a7933
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  aaa13a333d32a94a
-#   text hash     2e8a084f9efbd490
+#   content hash  a267df96b6feba2f
+#   text hash     95e98e243638fbfa
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

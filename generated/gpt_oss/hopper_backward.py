@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  aaa13a333d32a94a
-#   text hash     34188cf9dd70fdcf
+#   content hash  a267df96b6feba2f
+#   text hash     0305d3263f89ac90
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

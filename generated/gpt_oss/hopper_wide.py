@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  aaa13a333d32a94a
-#   text hash     b1f9b39c2c1ef8fb
+#   content hash  a267df96b6feba2f
+#   text hash     1189596b8903a08d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  60f9293c8761006c
-#   text hash     0576425231cbee36
+#   content hash  456e40d1a20d48f7
+#   text hash     9ef369a4c4322a9a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  60f9293c8761006c
-#   text hash     8167694d762ec2e5
+#   content hash  456e40d1a20d48f7
+#   text hash     71b5b889f475390a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  60f9293c8761006c
-#   text hash     6153b21db3d30631
+#   content hash  456e40d1a20d48f7
+#   text hash     6514a965d1a1fd67
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  60f9293c8761006c
-#   text hash     911bc4ac14081a12
+#   content hash  456e40d1a20d48f7
+#   text hash     2fce47ac92d5f9f2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  60f9293c8761006c
-#   text hash     239ea80e3326ed53
+#   content hash  456e40d1a20d48f7
+#   text hash     eaf2d6db11e8eabc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

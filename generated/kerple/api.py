@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b7c572284aeb8287
-#   text hash     dcb27f439a06c953
+#   content hash  3ac0833c08949e6e
+#   text hash     6453b74bc8de6ed1
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

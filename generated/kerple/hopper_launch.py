@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b7c572284aeb8287
-#   text hash     f2759dce95fa1806
+#   content hash  3ac0833c08949e6e
+#   text hash     9a7e37d1582c554e
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b7c572284aeb8287
-#   text hash     3518e27386c72b7e
+#   content hash  3ac0833c08949e6e
+#   text hash     bfb4b1b80b05774d
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

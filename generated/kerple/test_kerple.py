@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b7c572284aeb8287
-#   text hash     4249a7ab51e23013
+#   content hash  3ac0833c08949e6e
+#   text hash     59630b743b57a879
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b7c572284aeb8287
-#   text hash     4b33a9340b86e6aa
+#   content hash  3ac0833c08949e6e
+#   text hash     39311b2e1a8fdb7b
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c069420aaa7eebde
-#   text hash     87d2bcc185f67b17
+#   content hash  c29f6be030347c7d
+#   text hash     926d2138708ee4be
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

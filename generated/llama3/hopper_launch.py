@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c069420aaa7eebde
-#   text hash     cf027d0d8da19ec2
+#   content hash  c29f6be030347c7d
+#   text hash     e4a81b49ded30157
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c069420aaa7eebde
-#   text hash     5beb3c6945668d1d
+#   content hash  c29f6be030347c7d
+#   text hash     3277df9a3640838a
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

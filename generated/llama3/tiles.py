@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c069420aaa7eebde
-#   text hash     701e1f9c83efaba7
+#   content hash  c29f6be030347c7d
+#   text hash     32ed092af7fa81ff
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

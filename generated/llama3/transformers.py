@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c069420aaa7eebde
-#   text hash     646cf6d95eadb9b4
+#   content hash  c29f6be030347c7d
+#   text hash     579c881967b8622b
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

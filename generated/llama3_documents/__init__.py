@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e3c1356f24b0c58e
-#   text hash     3b489a2bb94d93a1
+#   content hash  23a516a134c6090e
+#   text hash     421f28e03e581cb6
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

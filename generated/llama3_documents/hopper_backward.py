@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e3c1356f24b0c58e
-#   text hash     ecf26c32fe0a9191
+#   content hash  23a516a134c6090e
+#   text hash     b4fae82ddd379ed0
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e3c1356f24b0c58e
-#   text hash     22057ac0b7b843ff
+#   content hash  23a516a134c6090e
+#   text hash     3b03cd5e18136ed3
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e3c1356f24b0c58e
-#   text hash     15a07778586f98d4
+#   content hash  23a516a134c6090e
+#   text hash     526272e01ab3eed6
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e3c1356f24b0c58e
-#   text hash     4f2e6b76d0961563
+#   content hash  23a516a134c6090e
+#   text hash     a14888a770241164
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

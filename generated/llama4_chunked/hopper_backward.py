@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6df9074d7eba9404
-#   text hash     2fe76f6f51ac1b34
+#   content hash  3c6fb361ff85e972
+#   text hash     77cb54c73feab36b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

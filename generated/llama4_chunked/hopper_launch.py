@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6df9074d7eba9404
-#   text hash     c369dc3e379d983d
+#   content hash  3c6fb361ff85e972
+#   text hash     8858bbe6cc0c46f0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6df9074d7eba9404
-#   text hash     b9845673b6b5d044
+#   content hash  3c6fb361ff85e972
+#   text hash     3a21af1da879a406
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6df9074d7eba9404
-#   text hash     6cd095d008625a3d
+#   content hash  3c6fb361ff85e972
+#   text hash     113c33f66c92914b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

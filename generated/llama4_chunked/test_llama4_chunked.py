@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6df9074d7eba9404
-#   text hash     74f1a762a601a094
+#   content hash  3c6fb361ff85e972
+#   text hash     c10ad036f868abbc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2c6ab014fb814790
-#   text hash     c88cf03840027f10
+#   content hash  22c1f1f2a21c76d1
+#   text hash     15b4703a9483a0ac
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2c6ab014fb814790
-#   text hash     9971dc5022332a74
+#   content hash  22c1f1f2a21c76d1
+#   text hash     44f16711785a9134
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2c6ab014fb814790
-#   text hash     38dc0f8309a78a5a
+#   content hash  22c1f1f2a21c76d1
+#   text hash     fece263ed8e27aae
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

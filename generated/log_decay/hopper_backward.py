@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2c6ab014fb814790
-#   text hash     6db1d61a7706ad36
+#   content hash  22c1f1f2a21c76d1
+#   text hash     a972febe3efe7864
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

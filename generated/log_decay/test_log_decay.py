@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2c6ab014fb814790
-#   text hash     4063c2748615d2c2
+#   content hash  22c1f1f2a21c76d1
+#   text hash     bf2bb00812fd8286
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  446a6634ee097dbb
-#   text hash     9c65ba22ff42b2a2
+#   content hash  994c86ee1930f602
+#   text hash     c92da1362faaafb0
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  446a6634ee097dbb
-#   text hash     f8f12b86f46a0a4c
+#   content hash  994c86ee1930f602
+#   text hash     292956e335067557
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  446a6634ee097dbb
-#   text hash     3177317322eea241
+#   content hash  994c86ee1930f602
+#   text hash     c1a8ef1cc0afb34b
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

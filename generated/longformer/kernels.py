@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  446a6634ee097dbb
-#   text hash     eb15d550c33027e2
+#   content hash  994c86ee1930f602
+#   text hash     577c0a69d2f31c55
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

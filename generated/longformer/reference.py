@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  446a6634ee097dbb
-#   text hash     927f9f02962502f5
+#   content hash  994c86ee1930f602
+#   text hash     0e9997e132c44854
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

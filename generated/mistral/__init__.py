@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ddd904c10056f2ad
-#   text hash     b1ef0a899c1abad3
+#   content hash  24b6db25436bae29
+#   text hash     b78eebbe9c3fc948
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ddd904c10056f2ad
-#   text hash     5e2a70b298dfa8ea
+#   content hash  24b6db25436bae29
+#   text hash     146258921229a516
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ddd904c10056f2ad
-#   text hash     4759a36e9922ccac
+#   content hash  24b6db25436bae29
+#   text hash     50f29a05879a2174
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ddd904c10056f2ad
-#   text hash     e44c9a4940e6bef4
+#   content hash  24b6db25436bae29
+#   text hash     1441ad83e432c01d
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

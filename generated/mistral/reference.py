@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ddd904c10056f2ad
-#   text hash     564d749a81379e22
+#   content hash  24b6db25436bae29
+#   text hash     8a9fff60d825811f
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

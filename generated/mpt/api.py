@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cbb80418e2b205a6
-#   text hash     ff2997977b786db2
+#   content hash  104c7f65c98a8d63
+#   text hash     170179347b2c6143
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

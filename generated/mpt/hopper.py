@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cbb80418e2b205a6
-#   text hash     77e88f757faeed87
+#   content hash  104c7f65c98a8d63
+#   text hash     d625c56ff933205c
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

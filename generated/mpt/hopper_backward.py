@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cbb80418e2b205a6
-#   text hash     75004d6ad5971fce
+#   content hash  104c7f65c98a8d63
+#   text hash     aa715a0df9109e8d
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cbb80418e2b205a6
-#   text hash     313ec513fd385b22
+#   content hash  104c7f65c98a8d63
+#   text hash     b91f05a4e1f5ea43
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

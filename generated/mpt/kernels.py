@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cbb80418e2b205a6
-#   text hash     73405c0be4371be4
+#   content hash  104c7f65c98a8d63
+#   text hash     66d69161fcc5eb9a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cbb80418e2b205a6
-#   text hash     36d3023abc468482
+#   content hash  104c7f65c98a8d63
+#   text hash     2275490d625db0c8
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

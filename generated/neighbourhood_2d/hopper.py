@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9439ac6b2ca03861
-#   text hash     d0fe9023c5715671
+#   content hash  700c1400a4cdc531
+#   text hash     a60bf3db3ba717d4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

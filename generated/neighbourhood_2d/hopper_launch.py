@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9439ac6b2ca03861
-#   text hash     3294d096827925d3
+#   content hash  700c1400a4cdc531
+#   text hash     3347ba07c2043fce
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9439ac6b2ca03861
-#   text hash     4a8606475890a1d3
+#   content hash  700c1400a4cdc531
+#   text hash     6aa588e8607cc526
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9439ac6b2ca03861
-#   text hash     fa2590393b37c4d8
+#   content hash  700c1400a4cdc531
+#   text hash     0dd9025265794446
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

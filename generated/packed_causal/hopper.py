@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ce6f60559f3dd55e
-#   text hash     8ebff408120060dd
+#   content hash  f3561043b97e1480
+#   text hash     a11ab7e7809af3a5
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ce6f60559f3dd55e
-#   text hash     5b0f0c2acfb8c084
+#   content hash  f3561043b97e1480
+#   text hash     f645e2218d2ef8ba
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

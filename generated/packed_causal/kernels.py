@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ce6f60559f3dd55e
-#   text hash     bf977c46976913b9
+#   content hash  f3561043b97e1480
+#   text hash     2101ec795a3c5bd4
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ce6f60559f3dd55e
-#   text hash     8e0e2310a680a751
+#   content hash  f3561043b97e1480
+#   text hash     0c6bb1cdf224a9f6
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

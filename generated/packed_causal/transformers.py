@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ce6f60559f3dd55e
-#   text hash     f68c71371f8c92eb
+#   content hash  f3561043b97e1480
+#   text hash     5a4c4b2dd22a802e
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5f409665da542d13
-#   text hash     47c108aec5cfc716
+#   content hash  56a43512247ed04b
+#   text hash     e00c94a2cde7ec8a
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

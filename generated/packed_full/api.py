@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5f409665da542d13
-#   text hash     e889375faf16ffbb
+#   content hash  56a43512247ed04b
+#   text hash     dbb591ae8ed4db72
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5f409665da542d13
-#   text hash     5b5bf2f84d05de20
+#   content hash  56a43512247ed04b
+#   text hash     6eb679cd56352b6d
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5f409665da542d13
-#   text hash     ec983ae8734e511f
+#   content hash  56a43512247ed04b
+#   text hash     e9982089d3cf596e
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

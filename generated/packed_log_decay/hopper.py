@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  98704d6553481a28
-#   text hash     f82e3fb6a6ee9030
+#   content hash  22daf8c2fc7fe2d4
+#   text hash     4ddf38436b69add5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

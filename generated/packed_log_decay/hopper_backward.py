@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  98704d6553481a28
-#   text hash     76550b6c9cd4ba76
+#   content hash  22daf8c2fc7fe2d4
+#   text hash     165368075aa7ace6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  98704d6553481a28
-#   text hash     31742de58884878e
+#   content hash  22daf8c2fc7fe2d4
+#   text hash     24036859ec8ff6c6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

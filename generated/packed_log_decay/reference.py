@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  98704d6553481a28
-#   text hash     2928b6d78a101aaa
+#   content hash  22daf8c2fc7fe2d4
+#   text hash     68430e57db20790b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  98704d6553481a28
-#   text hash     b70d5d4776066b68
+#   content hash  22daf8c2fc7fe2d4
+#   text hash     3b57871afa4e57f2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  958994b211e6fc5b
-#   text hash     a7f8f96e8b887e3f
+#   content hash  d5753af4a56d99a3
+#   text hash     3676511b0551e931
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

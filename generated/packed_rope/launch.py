@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  958994b211e6fc5b
-#   text hash     1a723067daf06334
+#   content hash  d5753af4a56d99a3
+#   text hash     c0730c2794ba5e6c
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  958994b211e6fc5b
-#   text hash     11b90e496b61751d
+#   content hash  d5753af4a56d99a3
+#   text hash     9ba04f7c63ac1bf3
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

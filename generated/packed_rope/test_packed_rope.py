@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  958994b211e6fc5b
-#   text hash     21d9d6b25b4d6b0f
+#   content hash  d5753af4a56d99a3
+#   text hash     8d07bad33790ea9b
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

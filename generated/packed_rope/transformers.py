@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  958994b211e6fc5b
-#   text hash     3956fb71c958e5cb
+#   content hash  d5753af4a56d99a3
+#   text hash     f7da6d95fcf1838d
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bf2acaaaf796842b
-#   text hash     e332eddc57e3b834
+#   content hash  adf8a19dd32cacf6
+#   text hash     14ebe9a3519525bb
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bf2acaaaf796842b
-#   text hash     8355c2923a222e25
+#   content hash  adf8a19dd32cacf6
+#   text hash     78a4e5eea4bd59f6
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bf2acaaaf796842b
-#   text hash     aa36331a8f371557
+#   content hash  adf8a19dd32cacf6
+#   text hash     2b6ca545ed42217e
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

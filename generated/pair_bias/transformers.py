@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bf2acaaaf796842b
-#   text hash     4e6ddcb96a371e32
+#   content hash  adf8a19dd32cacf6
+#   text hash     924e0425b0c047b5
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

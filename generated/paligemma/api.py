@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ecca602bf0857312
-#   text hash     b0c1c86b6fd7ca9e
+#   content hash  2df3fc7bc1c45a99
+#   text hash     1c6538ee50909dc9
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ecca602bf0857312
-#   text hash     2658efe64e7a5df1
+#   content hash  2df3fc7bc1c45a99
+#   text hash     137168d2b879c155
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

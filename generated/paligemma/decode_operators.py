@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ecca602bf0857312
-#   text hash     ea679996ee569802
+#   content hash  2df3fc7bc1c45a99
+#   text hash     d58b964271805ed3
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ecca602bf0857312
-#   text hash     bb99b8942debb65d
+#   content hash  2df3fc7bc1c45a99
+#   text hash     38ad097427c75d86
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

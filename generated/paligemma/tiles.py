@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ecca602bf0857312
-#   text hash     d58220ae8cf5ca26
+#   content hash  2df3fc7bc1c45a99
+#   text hash     9725fe7a594417ff
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b3251f7d4594a5f6
-#   text hash     1eb3c32e9e3edc84
+#   content hash  366f0b523ae0caf6
+#   text hash     1f746fd64d182e1b
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b3251f7d4594a5f6
-#   text hash     33fb78e4f6cfb862
+#   content hash  366f0b523ae0caf6
+#   text hash     6ad7382d23d10d8b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b3251f7d4594a5f6
-#   text hash     c246669a6cb963a8
+#   content hash  366f0b523ae0caf6
+#   text hash     9f15e5ff58448a96
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b3251f7d4594a5f6
-#   text hash     23ebf15623fba47d
+#   content hash  366f0b523ae0caf6
+#   text hash     116a5cd8ce3f72e1
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b3251f7d4594a5f6
-#   text hash     0fccc714274aefcf
+#   content hash  366f0b523ae0caf6
+#   text hash     ec4ce3c323214350
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

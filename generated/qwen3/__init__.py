@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f3b307a6d63ae163
-#   text hash     008a17b693856e15
+#   content hash  5d76de7f3d474368
+#   text hash     093f3aaf81943eeb
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f3b307a6d63ae163
-#   text hash     66e0fb520d1995d2
+#   content hash  5d76de7f3d474368
+#   text hash     a83c191ebf3f4b91
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

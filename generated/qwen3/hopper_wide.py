@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f3b307a6d63ae163
-#   text hash     fb7b37bba52a9448
+#   content hash  5d76de7f3d474368
+#   text hash     fbaf294d96ae911d
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

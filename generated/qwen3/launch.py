@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f3b307a6d63ae163
-#   text hash     612f726c52ac89c9
+#   content hash  5d76de7f3d474368
+#   text hash     72d8a4a1c5dc6b26
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

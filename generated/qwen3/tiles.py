@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f3b307a6d63ae163
-#   text hash     b2e5ff79b815182e
+#   content hash  5d76de7f3d474368
+#   text hash     b8fd14df78507a83
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  011e7a4129bc78b6
-#   text hash     fd81476416a90174
+#   content hash  de8dd45794817358
+#   text hash     32cc221ee7b66ea2
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

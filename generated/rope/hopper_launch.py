@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  011e7a4129bc78b6
-#   text hash     7b53b5c88970361b
+#   content hash  de8dd45794817358
+#   text hash     023a26bfc0916040
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

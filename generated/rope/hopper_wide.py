@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  011e7a4129bc78b6
-#   text hash     3914720b276ac3c6
+#   content hash  de8dd45794817358
+#   text hash     d2d043df8c55f084
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  011e7a4129bc78b6
-#   text hash     252279c2e06e30a5
+#   content hash  de8dd45794817358
+#   text hash     b9efffb447768ec3
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

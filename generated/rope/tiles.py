@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  011e7a4129bc78b6
-#   text hash     6efa8e1a10ef1a57
+#   content hash  de8dd45794817358
+#   text hash     310dd1888b895225
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e7a8f3b9cce45730
-#   text hash     a9eea994b3efa2e2
+#   content hash  84cbdbf336215f86
+#   text hash     0eda7d25f454bafc
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

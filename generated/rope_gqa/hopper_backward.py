@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e7a8f3b9cce45730
-#   text hash     245ca7488d31cd19
+#   content hash  84cbdbf336215f86
+#   text hash     658428557a8230fe
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e7a8f3b9cce45730
-#   text hash     958a3c7d318d4768
+#   content hash  84cbdbf336215f86
+#   text hash     7c59cbef6339a5dd
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

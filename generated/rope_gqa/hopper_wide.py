@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e7a8f3b9cce45730
-#   text hash     2cf3a81a73cd547a
+#   content hash  84cbdbf336215f86
+#   text hash     137a91fcfeda2575
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e7a8f3b9cce45730
-#   text hash     dc5606c587294c0c
+#   content hash  84cbdbf336215f86
+#   text hash     ebed018f82d368f1
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

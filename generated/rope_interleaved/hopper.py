@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9637cd31b5a0daa5
-#   text hash     5d9f6fe5bec36d2e
+#   content hash  7b3b8e094eeed363
+#   text hash     c64f74b5d54ea053
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

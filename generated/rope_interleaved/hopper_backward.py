@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9637cd31b5a0daa5
-#   text hash     a177224fd4cdf134
+#   content hash  7b3b8e094eeed363
+#   text hash     f886fc05d66bf09a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9637cd31b5a0daa5
-#   text hash     fe97c39005eea66f
+#   content hash  7b3b8e094eeed363
+#   text hash     00dd4356bf88fb90
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9637cd31b5a0daa5
-#   text hash     f2d489a32b5a8d8e
+#   content hash  7b3b8e094eeed363
+#   text hash     4b09f8c73b0087c7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

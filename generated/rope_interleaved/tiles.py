@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9637cd31b5a0daa5
-#   text hash     f7f69e23121eacc8
+#   content hash  7b3b8e094eeed363
+#   text hash     fff7d0100a7fcb84
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4e32363f760e7bca
-#   text hash     92d292b79dc49918
+#   content hash  5798dea9c478f084
+#   text hash     acce2ac95cd45060
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

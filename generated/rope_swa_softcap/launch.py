@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4e32363f760e7bca
-#   text hash     75b38036020b362f
+#   content hash  5798dea9c478f084
+#   text hash     fcd3e2918b3d5873
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

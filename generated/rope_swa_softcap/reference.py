@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4e32363f760e7bca
-#   text hash     71aa0d8f861ada44
+#   content hash  5798dea9c478f084
+#   text hash     d81862bc03fc0618
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  aac74d67fd444ccf
-#   text hash     eac08e6b81b76af0
+#   content hash  93b11a49d9c6b26a
+#   text hash     72bca90429963543
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  aac74d67fd444ccf
-#   text hash     cbd42c87c7427d0b
+#   content hash  93b11a49d9c6b26a
+#   text hash     7bc271a955b0484b
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  aac74d67fd444ccf
-#   text hash     78f39c96bd9fc104
+#   content hash  93b11a49d9c6b26a
+#   text hash     16ea421dacb72445
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  aac74d67fd444ccf
-#   text hash     1f195786f5a257da
+#   content hash  93b11a49d9c6b26a
+#   text hash     438f765614a9c0e8
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

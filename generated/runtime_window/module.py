@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  aac74d67fd444ccf
-#   text hash     963970904a6fcc84
+#   content hash  93b11a49d9c6b26a
+#   text hash     849b127eda2b3c47
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  158e5e977b097b46
-#   text hash     cd987f6ac30f2d1c
+#   content hash  bb00ee9d93c7d4a5
+#   text hash     f7cea7ab1ee25338
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

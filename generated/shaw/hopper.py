@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  158e5e977b097b46
-#   text hash     e5bda56ccc78651c
+#   content hash  bb00ee9d93c7d4a5
+#   text hash     e55f66792ff7f8e8
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

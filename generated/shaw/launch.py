@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  158e5e977b097b46
-#   text hash     0a5e75ed29fc4878
+#   content hash  bb00ee9d93c7d4a5
+#   text hash     4b5898e58abebdfd
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

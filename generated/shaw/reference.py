@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  158e5e977b097b46
-#   text hash     be616fc62a4e7521
+#   content hash  bb00ee9d93c7d4a5
+#   text hash     e7428f592ca5e41e
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  158e5e977b097b46
-#   text hash     5d8d8d4e8697ae4f
+#   content hash  bb00ee9d93c7d4a5
+#   text hash     330b03bbcee9e528
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  08a9751447b0395f
-#   text hash     7748eef5958bcc01
+#   content hash  8a72db0cc9ccb1e4
+#   text hash     dec8fc36f463cc9d
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

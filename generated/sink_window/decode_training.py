@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  08a9751447b0395f
-#   text hash     5e26fe52efa48acf
+#   content hash  8a72db0cc9ccb1e4
+#   text hash     fef5550a8feb8209
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  08a9751447b0395f
-#   text hash     bb3f92ba1663e39e
+#   content hash  8a72db0cc9ccb1e4
+#   text hash     3d7a83c9e49dc92b
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  08a9751447b0395f
-#   text hash     9cac6f252438646b
+#   content hash  8a72db0cc9ccb1e4
+#   text hash     1b7a1c4b48ca4eba
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

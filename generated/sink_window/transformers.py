@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  08a9751447b0395f
-#   text hash     43765e79f4cd4633
+#   content hash  8a72db0cc9ccb1e4
+#   text hash     fd88191ec2dde626
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7a8bd9a08702473e
-#   text hash     96b8b0f2ceaa728d
+#   content hash  64e3f3d5a3e2444f
+#   text hash     76e956f637b0827c
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

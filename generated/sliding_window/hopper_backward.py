@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7a8bd9a08702473e
-#   text hash     5e525a3ce2a8fb8c
+#   content hash  64e3f3d5a3e2444f
+#   text hash     812d2c6fb0fa383c
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

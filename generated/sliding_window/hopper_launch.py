@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7a8bd9a08702473e
-#   text hash     ccbb96c1e9a8f7fd
+#   content hash  64e3f3d5a3e2444f
+#   text hash     8515b4a921705b1b
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

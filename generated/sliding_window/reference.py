@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7a8bd9a08702473e
-#   text hash     bc0c3f74e89ceb35
+#   content hash  64e3f3d5a3e2444f
+#   text hash     bd83a99acaefe923
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7a8bd9a08702473e
-#   text hash     3e9964b9c40eefa8
+#   content hash  64e3f3d5a3e2444f
+#   text hash     f809df16e5e2b716
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  555a9492d3d0e87e
-#   text hash     8f18b0cc89cd05fc
+#   content hash  cd2ebeef96e9e474
+#   text hash     c7b64cddd00f10a8
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  555a9492d3d0e87e
-#   text hash     c30f35007430a518
+#   content hash  cd2ebeef96e9e474
+#   text hash     b6d6df2558eb6ebf
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  555a9492d3d0e87e
-#   text hash     32995991f41ddee9
+#   content hash  cd2ebeef96e9e474
+#   text hash     18cd8985bf5077a3
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

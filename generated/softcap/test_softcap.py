@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  555a9492d3d0e87e
-#   text hash     7900c470d6c84bb3
+#   content hash  cd2ebeef96e9e474
+#   text hash     752e664e1db9f86a
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

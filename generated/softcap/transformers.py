@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  555a9492d3d0e87e
-#   text hash     98e941993709a5c3
+#   content hash  cd2ebeef96e9e474
+#   text hash     56428b1ee0758a42
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

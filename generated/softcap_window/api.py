@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2afad5103a16790b
-#   text hash     86d8e3f2ff8fbb91
+#   content hash  ea85a68f5a05d6f7
+#   text hash     7dbecee7995c1bb5
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2afad5103a16790b
-#   text hash     c52ff65dae0f0f4c
+#   content hash  ea85a68f5a05d6f7
+#   text hash     7e7379d47222a203
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

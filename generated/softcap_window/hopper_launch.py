@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2afad5103a16790b
-#   text hash     5d2c611b17e5ad51
+#   content hash  ea85a68f5a05d6f7
+#   text hash     dcafa909c82ab5c6
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2afad5103a16790b
-#   text hash     b164ffa60d62da06
+#   content hash  ea85a68f5a05d6f7
+#   text hash     8d712f7a492015d7
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2afad5103a16790b
-#   text hash     c76f2ef0d67e156a
+#   content hash  ea85a68f5a05d6f7
+#   text hash     5e7bd4ce9cdb9795
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4c9fe5f782925524
-#   text hash     0d89df12742e85fe
+#   content hash  84f67ea057e17f1e
+#   text hash     2fef87a7c14b204e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

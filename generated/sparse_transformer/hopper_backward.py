@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4c9fe5f782925524
-#   text hash     6aed2fbd9e52d651
+#   content hash  84f67ea057e17f1e
+#   text hash     14b2e46b48f371fd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

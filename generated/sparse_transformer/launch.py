@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4c9fe5f782925524
-#   text hash     940b54276eabcc0a
+#   content hash  84f67ea057e17f1e
+#   text hash     8b385edafbcf2d8b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4c9fe5f782925524
-#   text hash     8dc7dc31a77b8455
+#   content hash  84f67ea057e17f1e
+#   text hash     2c7c65409aa8950e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4c9fe5f782925524
-#   text hash     fb6e26cac2cd2563
+#   content hash  84f67ea057e17f1e
+#   text hash     4cf7101e1560910b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e22f46d0a094c93d
-#   text hash     3b83cc3197cc7d92
+#   content hash  36f420ad9bd9e8b0
+#   text hash     fba7f078a95ac32e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

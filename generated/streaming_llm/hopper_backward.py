@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e22f46d0a094c93d
-#   text hash     be7a4771991c245e
+#   content hash  36f420ad9bd9e8b0
+#   text hash     c9ecfc0ef9d762ba
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e22f46d0a094c93d
-#   text hash     e538dceadf039a57
+#   content hash  36f420ad9bd9e8b0
+#   text hash     932435b10472dd81
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

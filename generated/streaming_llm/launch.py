@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e22f46d0a094c93d
-#   text hash     437082b246a8cef7
+#   content hash  36f420ad9bd9e8b0
+#   text hash     8f506ee5287723c2
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

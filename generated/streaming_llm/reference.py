@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e22f46d0a094c93d
-#   text hash     3e0e9daf9de87e7a
+#   content hash  36f420ad9bd9e8b0
+#   text hash     5e2f56acfb624b13
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f049bb0eaa7df2ab
-#   text hash     fffd8e73a36124bd
+#   content hash  ebead9a7970241e1
+#   text hash     3d0ac4afba15f270
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

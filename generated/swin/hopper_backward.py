@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f049bb0eaa7df2ab
-#   text hash     c67ffc17735ac433
+#   content hash  ebead9a7970241e1
+#   text hash     8ce6cdbf1b0b5990
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f049bb0eaa7df2ab
-#   text hash     dd669eedc9ab699e
+#   content hash  ebead9a7970241e1
+#   text hash     63990dc45b754ccf
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

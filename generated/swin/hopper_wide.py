@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f049bb0eaa7df2ab
-#   text hash     70f3a3578377a503
+#   content hash  ebead9a7970241e1
+#   text hash     ff74494dbf3085bc
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f049bb0eaa7df2ab
-#   text hash     e7d0736ca52e89db
+#   content hash  ebead9a7970241e1
+#   text hash     c7013c2acc3f8c36
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

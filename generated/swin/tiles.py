@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f049bb0eaa7df2ab
-#   text hash     626f75c2343a48d0
+#   content hash  ebead9a7970241e1
+#   text hash     81e9c6836b192856
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2c93871a03672596
-#   text hash     d5a3b8ede152903e
+#   content hash  ebc7ac04080a6af1
+#   text hash     9a8a72883d12e00a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2c93871a03672596
-#   text hash     fa1959a1a7615f36
+#   content hash  ebc7ac04080a6af1
+#   text hash     df5d5c418cb791e5
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2c93871a03672596
-#   text hash     ccb305b640b1312a
+#   content hash  ebc7ac04080a6af1
+#   text hash     a74a3b0afbfdaa82
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

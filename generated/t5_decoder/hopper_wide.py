@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2c93871a03672596
-#   text hash     6eb8f402219f1198
+#   content hash  ebc7ac04080a6af1
+#   text hash     074487f69463b1c7
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

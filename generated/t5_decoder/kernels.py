@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2c93871a03672596
-#   text hash     2c42c0b32afb07be
+#   content hash  ebc7ac04080a6af1
+#   text hash     2bc4c042248b90f3
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

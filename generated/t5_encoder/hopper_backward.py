@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  201c9861e484d4f8
-#   text hash     44301d8db997f414
+#   content hash  625da8d25a67c197
+#   text hash     0ba6d767f4a36666
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  201c9861e484d4f8
-#   text hash     04e00c08b82e7134
+#   content hash  625da8d25a67c197
+#   text hash     03581f34eafebf85
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  201c9861e484d4f8
-#   text hash     c3e1f77739cc984f
+#   content hash  625da8d25a67c197
+#   text hash     73c8e2d032e7d1dd
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

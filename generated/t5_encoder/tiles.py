@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  201c9861e484d4f8
-#   text hash     9ccbaf4077e822a4
+#   content hash  625da8d25a67c197
+#   text hash     cececb6134e24884
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

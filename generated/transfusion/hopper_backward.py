@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2a004be820a50927
-#   text hash     5b6df97cfa0b1243
+#   content hash  d3806c710daad497
+#   text hash     96e613f3df74c2f3
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

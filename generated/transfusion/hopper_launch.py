@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2a004be820a50927
-#   text hash     6838cb1988088459
+#   content hash  d3806c710daad497
+#   text hash     2a1066dead0682c5
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2a004be820a50927
-#   text hash     229f1cbd5ff116e7
+#   content hash  d3806c710daad497
+#   text hash     95b09e8c9456aeb6
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2a004be820a50927
-#   text hash     cf86ed062ff0f547
+#   content hash  d3806c710daad497
+#   text hash     090912a3d3f164a1
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

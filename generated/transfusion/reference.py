@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2a004be820a50927
-#   text hash     868bea99e07115c1
+#   content hash  d3806c710daad497
+#   text hash     8d4803da6b3f6d42
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bbea2f0a553c4ee5
-#   text hash     aa568f5ae544854c
+#   content hash  d2d6dca1c4d06275
+#   text hash     7489a33897889e04
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bbea2f0a553c4ee5
-#   text hash     7271a281c263132a
+#   content hash  d2d6dca1c4d06275
+#   text hash     7379c47e7b61360f
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bbea2f0a553c4ee5
-#   text hash     0395d3aa65a6c4c9
+#   content hash  d2d6dca1c4d06275
+#   text hash     4364334fc5bb1b61
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bbea2f0a553c4ee5
-#   text hash     cc65267380f22773
+#   content hash  d2d6dca1c4d06275
+#   text hash     c7b8d4032373e90c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bbea2f0a553c4ee5
-#   text hash     ba1b7135e9a834ba
+#   content hash  d2d6dca1c4d06275
+#   text hash     731b8cc23f9599c8
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

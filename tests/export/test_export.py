@@ -516,6 +516,13 @@ def test_dropout_is_refused_with_the_reason(name: str) -> None:
     assert f"{name}.yaml: FlexAttention has no dropout" in result.stderr
 
 
+@pytest.mark.parametrize("given", ["k_lens", "k_starts", "q_start", "return_max_logit"])
+def test_what_only_kernels_take_is_no_keyword(given: str, variants: Callable[[str], Variant]) -> None:
+    one = variants("sink_window")
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{given}'"):
+        one.exported["attention"](*(torch.zeros(1, 2, 1, 16) for _ in range(3)), **{given: None})
+
+
 def test_only_the_output_comes_unless_the_lse_is_asked_for(variants: Callable[[str], Variant]) -> None:
     for name in ("full", "packed_full", "sinks"):
         of = variants(name)

@@ -104,7 +104,7 @@ def distances(score: torch.Tensor, layer: Any, x: torch.Tensor) -> torch.Tensor:
 def moods(score: torch.Tensor, layer: Any, x: torch.Tensor) -> torch.Tensor:
     mood = F.linear(x, layer.mood_proj.weight, layer.mood_proj.bias).transpose(1, 2).repeat_interleave(2, 1)
     lift = F.linear(x, layer.lift_proj.weight, layer.lift_proj.bias)[:, None, None, :, 0]
-    return score + mood[..., None] * mood[:, :, None] + lift
+    return score + mood[..., None] * mood[:, :, None] + lift * lift
 
 
 def table(score: torch.Tensor, layer: Any, x: torch.Tensor) -> torch.Tensor:
@@ -137,7 +137,7 @@ CASES = {
     "slopes": Case("alibi", score=fading),
     "moods of keys": Case(
         "moods",
-        "exports: [decode, module]\nmask: [causal]\nscore: [expr: 'score + mood[q] * mood[k] + lift']\ninputs:\n"
+        "exports: [decode, module]\nmask: [causal]\nscore: [expr: 'score + mood[q] * mood[k] + lift * lift']\ninputs:\n"
         "  mood: {axes: [kv_head, batch, token], grad: true}\n  lift: {axes: [batch, key], grad: true}",
         score=moods,
         more=("mood_proj.weight", "mood_proj.bias", "lift_proj.weight", "lift_proj.bias"),

@@ -79,16 +79,9 @@ workers of four warps take 64 of the queries each, side by side:""",
         "places": ", asked, asked_ready" if again else "",
     }
     there = "((half == 0) | (early < tiles - 1 - early))"
-    wanted = f"{there} & (wanted >> nth & 1 > 0)"
-    return Order(
-        numbers,
-        found,
-        found,
-        wanted if again else there,
-        blocks,
-        texts,
-        bundle=(Bundle("order", numbers, packs=False),),
-    )
+    if again:
+        there += " & (wanted >> nth & 1 > 0)"
+    return Order(numbers, found, found, there, blocks, texts, bundle=(Bundle("order", numbers, packs=False),))
 
 
 # of a tile that is done again its stage still tells

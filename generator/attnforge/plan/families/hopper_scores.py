@@ -30,6 +30,6 @@ def scaled(
     seen = " ".join(statement.value for statement in terms[:first])
     if not _CALLS.search(seen) or len(re.findall(r"\bscore\b", seen)) > 1:
         return (Statement("score", f"score{given.scaling}"), *loads, *terms)
-    call = rf"\1(score, {', '.join((given.inner_scale, *filter(None, [at_once])))})"
+    call = rf"\1(score, {', '.join(filter(None, (given.inner_scale, at_once)))})"
     called = (dataclasses.replace(one, value=_CALLS.sub(call, one.value)) for one in terms[:first])
     return (*loads, *called, *terms[first:])

@@ -32,9 +32,12 @@ Less than 64: between scores of 2**30 and 2**31, 128 apart, such a sum would end
 _LEAST = "-3.4028234e38"
 """The least number that float32 has. Of rows that are measured from it any score outgrows that."""
 
+_UNSEEN = 'm == float("-inf")'
+"""Text of which rows have seen nothing so far."""
+
 _LOWEST: tuple[Block, ...] = (
     Comment("where first keys have scores of -inf, others are too large at once, whichever tiles they stand in"),
-    Statement("m", f'tl.where(~grows & (m == float("-inf")), {_LEAST}, m)'),
+    Statement("m", f"tl.where(~grows & ({_UNSEEN}), {_LEAST}, m)"),
 )
 
 _OUTGROWN: tuple[Block, ...] = (
@@ -86,7 +89,7 @@ def _first(a: Analysis) -> str:
     spec = a.spec
     scores = [at_itself(term.score) if spec.masks else term.score for term in spec.scores]
     if not spec.sink and not any(may_hide(score, spec.inputs) for score in scores):
-        return 'm == float("-inf")'
+        return _UNSEEN
     return "k_start + BLOCK_N > q_pos" if spec.masks else "k_start + BLOCK_N >= k_len"
 
 
@@ -118,7 +121,7 @@ def blocks(a: Analysis, scale: str, fitting: bool) -> dict[str, tuple[Block, ...
     )
     return {
         "grows": grows,
-        "lowest": () if first.startswith("m ") else _LOWEST,
+        "lowest": () if first == _UNSEEN else _LOWEST,
         "largest": largest_of_first,
         "lse": (Statement("lse", sums.format(f"tl.where(grows, m + tl.log2(l), m - {_ROOM}.0 + {as_first})")),),
         "outgrown": (*_OUTGROWN, tell),

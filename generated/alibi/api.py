@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  39a9f9deff446392
-#   text hash     7f56a79ea4020520
+#   content hash  ed272bd8d6998b84
+#   text hash     483a8a84f4bae6bb
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  39a9f9deff446392
-#   text hash     7e2a3a3ca81bf783
+#   content hash  ed272bd8d6998b84
+#   text hash     9ffeed712f9bb514
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  39a9f9deff446392
-#   text hash     17511faf04de4184
+#   content hash  ed272bd8d6998b84
+#   text hash     e2be7418498bee17
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

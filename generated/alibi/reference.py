@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  39a9f9deff446392
-#   text hash     61b9723dd5ec4297
+#   content hash  ed272bd8d6998b84
+#   text hash     c08ee0fb6cdfc1eb
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  39a9f9deff446392
-#   text hash     b3d2ce5621bb096a
+#   content hash  ed272bd8d6998b84
+#   text hash     8139f448883f9afb
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

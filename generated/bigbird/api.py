@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a08d4af1753ff98e
-#   text hash     ba0351bec0d5d194
+#   content hash  881d3d8df8105ab4
+#   text hash     61af12484c4dfb52
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a08d4af1753ff98e
-#   text hash     8dc913c5ed231a39
+#   content hash  881d3d8df8105ab4
+#   text hash     9d2b9583ae39faae
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a08d4af1753ff98e
-#   text hash     82976a7811de9165
+#   content hash  881d3d8df8105ab4
+#   text hash     db22db9c02f0b7c9
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a08d4af1753ff98e
-#   text hash     c586b1a4a970b33c
+#   content hash  881d3d8df8105ab4
+#   text hash     a29381b106e1ffa7
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a08d4af1753ff98e
-#   text hash     ead9916ff653ad69
+#   content hash  881d3d8df8105ab4
+#   text hash     72c930b21ca5b615
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fa143e13f0c07ecf
-#   text hash     370511d89a737d64
+#   content hash  860aa3ada0bc787e
+#   text hash     6b0d7a4998441b9a
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

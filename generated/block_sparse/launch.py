@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fa143e13f0c07ecf
-#   text hash     dde449bbac7adc5b
+#   content hash  860aa3ada0bc787e
+#   text hash     41db21bc5138ac28
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

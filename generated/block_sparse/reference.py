@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fa143e13f0c07ecf
-#   text hash     046fbdb498a25522
+#   content hash  860aa3ada0bc787e
+#   text hash     f3c7098ea2cc9424
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

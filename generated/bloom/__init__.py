@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d66ec518d40cf3b8
-#   text hash     2c337f0dab86d22d
+#   content hash  200d1d5adf0edc35
+#   text hash     de83fc9fa046f2fc
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

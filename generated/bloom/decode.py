@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d66ec518d40cf3b8
-#   text hash     fe587c8a18911b44
+#   content hash  200d1d5adf0edc35
+#   text hash     c4214abb5e9370bb
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

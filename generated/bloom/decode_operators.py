@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d66ec518d40cf3b8
-#   text hash     103a618d55c5f4a5
+#   content hash  200d1d5adf0edc35
+#   text hash     f5900a9254c78076
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,23 +1,25 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d66ec518d40cf3b8
-#   text hash     609b211e2e7ca735
+#   content hash  200d1d5adf0edc35
+#   text hash     5f96dcf5352cf535
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
-    prepare      delta, and zeros where dQ is added up
+    prepare      delta, and zeros where programs are counted or dQ is added up
     backward     dK and dV of tiles of BLOCK_N keys, and their share of dQ; in Gluon
     finish       dQ out of what was added up
 
 At head sizes up to 64, where there are many tiles of keys, programs of `backward` may take one after the other in turns,
-each the next that none has taken; elsewhere each has one. In each program one warp loads, and two workers of four warps
-have 64 of a tile's keys each, side by side:
+each the next that none has taken; elsewhere each has one. In each program one warp loads, one adds to dQ, and two workers
+of four warps have 64 of a tile's keys each, side by side:
 
     load_tiles   waits until a stage of a buffer is free, and has the next tile of keys and of values copied into it, or of
                  queries and of dout: also while workers still store what they made of the tile of keys before
     work         for each tile of queries: scores and weights once more, its share of dV and dK, and half of the
-                 program's share of dQ, which the copy engine adds to what other programs add there
+                 program's share of dQ
+    add_shares   has the copy engine add the program's share of dQ to what is there; up to COUNTED queries it stores that
+                 of the first program to come to a tile, and others wait for it
 
 A stage is ready once all its bytes have come, LSE and delta of its queries with those of dout, and free once both workers
 are done with it; a barrier counts each.
@@ -45,7 +47,11 @@ Symbols
     grouped, joined           heads that come group by group, and the last ones, which are one group
     behind                    a tile's place behind those of the heads that come group by group
     place                     the place of a tile in the order in which programs take them; also a place in dq_sum
-    taken_ptr                 how many tiles programs have taken beside the first of each
+    taken_ptr                 how many tiles programs have taken beside the first of each; behind it, for each tile of
+                              queries of a head, how many have come with a share of dQ, and 2**24 more once that of the
+                              first is there
+    count_ptr                 the latter number of the tile at hand
+    counted                   what add_shares takes of the kernel's parameters
     places                    for each stage of keys which tile of which head it is
     STAGES                    stages of the buffers of queries and of dout
     K_STAGES                  stages of those of keys and of values: 2 where programs take tiles in turns, else 1
@@ -64,12 +70,14 @@ Symbols
     turns                     where programs take tiles in turns, kv_free and places: what tells of the next ones
     begun                     tiles of keys so far: this one has stage begun % K_STAGES
     kv_ready                  for each stage of these a barrier that keys and values have come
-    kv_free                   for each a barrier that both workers are done with them
+    kv_free                   for each a barrier that both workers are done with them, and add_shares knows which they
+                              are
     k_tiles                   the keys of each worker
     zeros                     what the products for scores and dP begin with
     free                      for each stage of the buffers a barrier that workers are done with it
     factors                   ds as workers exchange it, [BLOCK_M, 64] by stage and worker
-    factors_ready             for each of these stages a barrier that both workers have stored theirs
+    factors_ready             for each of these stages a barrier that both workers have stored theirs, and shares are
+                              read
     turn                      the stage that is at hand
     near, far                 q_pos - k_pos is near - far: near is known of each register, far one number for all of a
                               thread
@@ -77,6 +85,8 @@ Symbols
                               from its LSE
     AHEAD, ASIDE              the first query and the first column of the worker's half of the program's share of dQ
     shares                    each worker's half in shared memory, for the copy engine
+    shares_ready              for each worker a barrier that it has stored its half
+    shares_read               a barrier that the copy engine has read both
 """
 
 import triton
@@ -91,15 +101,18 @@ from . import kernels, runtime
 from .hopper import apart, barriers, copy_tile, matrix, of_registers, store_rows
 from .kernels import LOG2E, batch_and_head, in_slopes_default, load_tile, query_tiles
 
-add_tile, view = runtime.gluon_sum_of_tiles(), runtime.gluon_view_of_tiles()
+add_tile, store_tile = runtime.gluon_sum_of_tiles(), runtime.gluon_store_of_tiles()
+view = runtime.gluon_view_of_tiles()
+
+COUNTED = tl.constexpr(4096)  # up to so many queries programs begin dQ by themselves: with more, zeros are faster
 
 
 @triton.jit(do_not_specialize=["q_total", "Hq"])
 def prepare(
     out_desc, dout_desc, dq_sum_ptr, taken_ptr, dlse_ptr, delta_ptr, q_total, Hq, D: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr, TILE_AXIS: tl.constexpr
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_DV: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
-    """Store delta, rowsum(out * dout) - dlse, of one tile of queries of one head, and zeros where dQ is added up and tiles are counted."""
+    """Store delta, rowsum(out * dout) - dlse, of one tile of queries of one head, and zeros for counts or sums of dQ."""
     tl.store(taken_ptr, 0, mask=tl.program_id(0) + tl.program_id(1) + tl.program_id(2) == 0)
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
@@ -117,10 +130,13 @@ def prepare(
         delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
     tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
     sum_row = (b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M
-    PIECES: tl.constexpr = (D + 63) // 64
-    place = (sum_row + q_start).to(tl.int64) * (PIECES * 64) + tl.arange(0, BLOCK_M * 64)
-    for piece in tl.static_range(PIECES):
-        tl.store(dq_sum_ptr + place + piece * BLOCK_M * 64, tl.zeros([BLOCK_M * 64], tl.float32))
+    if (BLOCK_N > 64) & (q_len <= COUNTED):
+        tl.store(taken_ptr + 1 + (sum_row + q_start) // BLOCK_M, 0)
+    else:
+        PIECES: tl.constexpr = (D + 63) // 64
+        place = (sum_row + q_start).to(tl.int64) * (PIECES * 64) + tl.arange(0, BLOCK_M * 64)
+        for piece in tl.static_range(PIECES):
+            tl.store(dq_sum_ptr + place + piece * BLOCK_M * 64, tl.zeros([BLOCK_M * 64], tl.float32))
 
 
 @gluon.jit
@@ -131,15 +147,14 @@ def by_threads(x):
 
 @gluon.jit
 def accumulate(
-    at, dk, dv, k_tiles, v_tile, q_start, exchange, queries, dq_sum_desc, terms, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, STAGES: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr,
-    WORKER: tl.constexpr
+    at, dk, dv, k_tiles, v_tile, q_start, exchange, queries, terms, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, STAGES: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr, WORKER: tl.constexpr
 ):  # fmt: skip
-    """Update dK and dV of a worker's keys with one tile of queries, and add the program's share of dQ to memory."""
-    factors, factors_ready, shares = exchange
+    """Update dK and dV of a worker's keys with one tile of queries, and make its half of the program's share of dQ."""
+    factors, factors_ready, shares, shares_ready, shares_read = exchange
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     stage, phase = at % STAGES, at // STAGES & 1
-    sum_tile, scale_log2, k_pos, q_begin, k_added = terms
+    scale_log2, k_pos, q_begin, k_added = terms
     zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
     mbarrier.wait(q_ready.index(stage), phase)
@@ -166,9 +181,8 @@ def accumulate(
     factors.index(turn * 2 + WORKER).permute((1, 0)).store(ds)
     FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     adding_dv = warpgroup_mma(gl.convert_layout(p.to(q_buffer.dtype), FACTORS), dout_tile, dv, is_async=True)
-    # both workers' keys have a share in dQ; the share before is read by now, and this wait takes no barrier of its own
+    # both workers' keys have a share in dQ; it tells as well that the shares before are read
     fence_async_shared()
-    tma.store_wait(0)
     mbarrier.arrive(factors_ready.index(turn), count=1)
     mbarrier.wait(factors_ready.index(turn), at >> 1 & 1)
     # 64 rows and 64 columns of it are this worker's
@@ -183,8 +197,7 @@ def accumulate(
     share, dv = warpgroup_mma_wait(1, [share, adding_dv])
     shares.index(WORKER).store(by_threads(share))
     fence_async_shared()
-    place = sum_tile + q_start // 64 * (BLOCK_D // 64) + WORKER
-    add_tile(dq_sum_desc, [place * 16, 0], shares.index(WORKER))
+    mbarrier.arrive(shares_ready.index(WORKER), count=1)
     dk = warpgroup_mma_wait(0, [adding_dk])
     mbarrier.arrive(free.index(stage), count=1)
     return at + 1, dk, dv
@@ -216,9 +229,9 @@ def next_place(begun, ready, places, STAGES: gl.constexpr):
 
 @gluon.jit
 def work(
-    arguments, keys, turns, exchange, queries, dq_sum_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    STAGES: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    K_STAGES: tl.constexpr, WORKERS: tl.constexpr, WORKER: tl.constexpr
+    arguments, keys, turns, exchange, queries, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, K_STAGES: tl.constexpr,
+    WORKERS: tl.constexpr, WORKER: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of 64 keys of each tile that this program takes."""
     (
@@ -227,7 +240,7 @@ def work(
     ) = arguments  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     kv_free, places = turns
-    factors, factors_ready, shares = exchange
+    factors, factors_ready, shares, shares_ready, shares_read = exchange
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
@@ -257,9 +270,6 @@ def work(
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
             v_tile = matrix(v_buffer, stage * WORKERS + WORKER)
             first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
-            sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(
-                tl.int32
-            )
             in_slopes = (
                 in_slopes_default(h, Hq)
                 if in_slopes_ptr is None
@@ -267,17 +277,17 @@ def work(
             )
             # [64]
             k_added = in_slopes * (k_pos - k_start).to(tl.float32) * LOG2E
-            terms = (sum_tile, scale_log2, k_pos, q_begin, k_added)
+            terms = (scale_log2, k_pos, q_begin, k_added)
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M
                 at, dk, dv = accumulate(
-                    at, dk, dv, k_tiles, v_tile, q_start, exchange, queries, dq_sum_desc, terms, BLOCK_M, BLOCK_N, BLOCK_D,
-                    STAGES, SCORES, OUT, WORKER
+                    at, dk, dv, k_tiles, v_tile, q_start, exchange, queries, terms, BLOCK_M, BLOCK_N, BLOCK_D, STAGES,
+                    SCORES, OUT, WORKER
                 )  # fmt: skip
             mbarrier.arrive(kv_free.index(stage), count=1)
 
-            # through the memory of what was added to dQ last, once that is read: so that threads store 16 bytes at a time
-            tma.store_wait(0)
+            # through the memory of the last share, once that is read: so that threads store 16 bytes at a time
+            mbarrier.wait(shares_read, at & 1 ^ 1)
             PARTS: gl.constexpr = 128 // BLOCK_D  # rows of a worker take the first of its share's
             rows = view(shares, v_buffer.dtype, [WORKERS * PARTS, 64, BLOCK_D], ROWS).index(WORKER * PARTS)
             first_row = (b.to(tl.int64) * k_total + k_offset) * Hq + h
@@ -288,6 +298,111 @@ def work(
             store_rows(dv_ptr + first_row * DV, Hq * DV, rows.load(WIDE), row, k_len, DV)
         else:
             mbarrier.arrive(kv_free.index(stage), count=1)
+        begun += 1
+        if K_STAGES > 1:
+            tile, b, h = next_place(begun, kv_ready, places, K_STAGES)
+        else:
+            tile = -1
+
+
+@gluon.jit
+def by_lanes(ptr):
+    """An address, for each thread of a warp."""
+    return (ptr + gl.full([32], 0, gl.int32, gl.BlockedLayout([1], [32], [1], [0]))).to(gl.int64)
+
+
+@gluon.jit
+def count_in(count_ptr):
+    """Count this program, without a wait: what the count was before is in the warp's first thread at some time."""
+    code: gl.constexpr = (
+        "{.reg .pred p; .reg .u32 lane; mov.u32 lane, %laneid; setp.eq.u32 p, lane, 0; mov.u32 $0, 0;"
+        "@p atom.acquire.gpu.global.add.u32 $0, [$1], 1;}"
+    )
+    return gl.inline_asm_elementwise(code, "=&r,l", [by_lanes(count_ptr)], gl.int32, False, 1)
+
+
+@gluon.jit
+def count_before(count, count_ptr):
+    """What the count was before, for all threads; if it was not 0, then once the first program's share is there."""
+    code: gl.constexpr = (
+        "{.reg .pred p; .reg .u32 now; shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff; setp.eq.u32 p, $0, 0;"
+        "@p bra.uni done; mov.u32 now, $0; again: setp.ge.u32 p, now, 16777216; @p bra.uni stored;"
+        "ld.acquire.gpu.global.u32 now, [$2]; bra.uni again; stored: fence.proxy.async.global; done:}"
+    )
+    found = gl.inline_asm_elementwise(code, "=&r,r,l", [count, by_lanes(count_ptr)], gl.int32, False, 1)
+    return tl.max(found, 0)
+
+
+@gluon.jit
+def tell_stored(count_ptr):
+    """Tell other programs that this one's share is there, once it is."""
+    code: gl.constexpr = (
+        "{.reg .pred p; .reg .u32 lane; cp.async.bulk.wait_group 0; bar.warp.sync 0xffffffff; mov.u32 lane, %laneid;"
+        "setp.eq.u32 p, lane, 0; @p red.release.gpu.global.add.u32 [$1], 16777216; mov.u32 $0, 0;}"
+    )
+    gl.inline_asm_elementwise(code, "=&r,l", [by_lanes(count_ptr)], gl.int32, False, 1)
+
+
+@gluon.jit
+def add_share(
+    at, place, q_len, exchange, dq_sum_desc, taken_ptr, WORKERS: tl.constexpr
+):  # fmt: skip
+    """Have the program's share of one tile of dQ added, or stored if it is the first one, and tell that it is read."""
+    factors, factors_ready, shares, shares_ready, shares_read = exchange
+    count_ptr = taken_ptr + 1 + place // WORKERS
+    before = 1
+    if q_len <= COUNTED:
+        before = count_before(count_in(count_ptr), count_ptr)
+    for worker in gl.static_range(WORKERS):
+        mbarrier.wait(shares_ready.index(worker), at & 1)
+        if before == 0:
+            store_tile(dq_sum_desc, [(place + worker) * 16, 0], shares.index(worker))
+        else:
+            add_tile(dq_sum_desc, [(place + worker) * 16, 0], shares.index(worker))
+    tma.store_wait(0)
+    # first what a walk's end waits for: a worker two steps on would take the round before for this one
+    mbarrier.arrive(shares_read, count=1)
+    mbarrier.arrive(factors_ready.index(at + 1 & 1), count=1)
+    if before == 0:
+        tell_stored(count_ptr)
+    return at + 1
+
+
+@gluon.jit
+def add_shares(
+    counted, keys, turns, exchange, dq_sum_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, K_STAGES: tl.constexpr, WORKERS: tl.constexpr
+):  # fmt: skip
+    """Bring all shares of dQ that the workers make to memory."""
+    taken_ptr, q_total, k_total, Hq, tiles, group, grouped, joined = counted
+    k_buffer, v_buffer, kv_ready = keys
+    kv_free, places = turns
+    factors, factors_ready, shares, shares_ready, shares_read = exchange
+    mbarrier.arrive(factors_ready.index(0), count=1)  # there is no share before the first
+    at = 0  # tiles of queries so far
+    begun = 0  # tiles of keys so far
+    if K_STAGES > 1:
+        tile, b, h = next_place(begun, kv_ready, places, K_STAGES)
+    else:
+        tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, grouped, joined)
+    while tile >= 0:
+        mbarrier.arrive(kv_free.index(begun % K_STAGES), count=1)
+        k_start = tile * BLOCK_N
+        q_offset, q_len = 0, q_total
+        k_offset, k_len = 0, k_total
+        if k_start < k_len:
+            q_begin = k_len - q_len
+            k_first = k_start
+            k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
+            first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+            sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(
+                tl.int32
+            )
+            for i in tl.range(first, last):
+                q_start = i * BLOCK_M
+                at = add_share(
+                    at, sum_tile + q_start // 64 * (BLOCK_D // 64), q_len, exchange, dq_sum_desc, taken_ptr, WORKERS
+                )  # fmt: skip
         begun += 1
         if K_STAGES > 1:
             tile, b, h = next_place(begun, kv_ready, places, K_STAGES)
@@ -421,10 +536,10 @@ def backward(
     TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_M, 64], q_desc.dtype)
     factors = gl.allocate_shared_memory(q_desc.dtype, [2 * WORKERS, BLOCK_M, 64], TILE)
     shares = gl.allocate_shared_memory(gl.float32, [WORKERS, 16, 256], dq_sum_desc.layout)
-    # where programs take tiles in turns, stages of keys also wait for the word which tile they are
+    # where programs take tiles in turns, all are told which tile a stage of keys has
     keys = (k_buffer, v_buffer, barriers(K_STAGES, 2 if K_STAGES > 1 else 1))
-    turns = (barriers(K_STAGES, WORKERS), gl.allocate_shared_memory(gl.int32, [K_STAGES * 3, 1], PLAIN))
-    exchange = (factors, barriers(2, WORKERS), shares)
+    turns = (barriers(K_STAGES, WORKERS + 1), gl.allocate_shared_memory(gl.int32, [K_STAGES * 3, 1], PLAIN))
+    exchange = (factors, barriers(2, WORKERS + 1), shares, barriers(WORKERS, 1), barriers(1, 1).index(0))
     queries = (
         q_buffer, barriers(STAGES, 1), dout_buffer, lse_buffer, delta_buffer, barriers(STAGES, 2),
         barriers(STAGES, WORKERS)
@@ -438,29 +553,34 @@ def backward(
         lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, in_slopes_ptr, in_slopes_stride_head, items,
         tiles, group, grouped, joined
     )  # fmt: skip
-    # a worker's threads get the registers that the loader leaves
+    counted = (taken_ptr, q_total, k_total, Hq, tiles, group, grouped, joined)
+    # a worker's threads get the registers that single warps leave
     gl.warp_specialize(
         [
             (work, (
-                arguments, keys, turns, exchange, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, D, DV, BLOCK_D,
-                BLOCK_DV, K_STAGES, WORKERS, 0
+                arguments, keys, turns, exchange, queries, BLOCK_M, BLOCK_N, STAGES, D, DV, BLOCK_D, BLOCK_DV,
+                K_STAGES, WORKERS, 0
             )),
             (work, (
-                arguments, keys, turns, exchange, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, D, DV, BLOCK_D,
-                BLOCK_DV, K_STAGES, WORKERS, 1
+                arguments, keys, turns, exchange, queries, BLOCK_M, BLOCK_N, STAGES, D, DV, BLOCK_D, BLOCK_DV,
+                K_STAGES, WORKERS, 1
             )),
             (load_tiles, (
                 lengths, keys, turns, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M, BLOCK_N, STAGES,
                 K_STAGES, WORKERS
             )),
+            (add_shares, (
+                counted, keys, turns, exchange, dq_sum_desc, BLOCK_M, BLOCK_N, BLOCK_D, K_STAGES, WORKERS
+            )),
         ],
-        [4, 1], [240, 24],
+        [4, 1, 1], [240, 24, 24],
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["q_total", "Hq"])
 def finish(
-    dq_sum_ptr, dq_ptr, scale, q_total, Hq, D: tl.constexpr, BLOCK_M: tl.constexpr, TILE_AXIS: tl.constexpr
+    dq_sum_ptr, taken_ptr, dq_ptr, scale, q_total, Hq, D: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store dQ of one tile of queries of one head: [64, 64] tiles as products leave them, turned into rows."""
     tile = tl.program_id(TILE_AXIS)
@@ -469,11 +589,15 @@ def finish(
     q_offset, q_len = 0, q_total
     sum_row = (b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M
     first_row = (b.to(tl.int64) * q_total + q_offset) * Hq + h
+    # nothing was ever written where programs are counted and none has come
+    mask = (BLOCK_N > 64) & (q_len <= COUNTED)
+    count = tl.load(taken_ptr + 1 + (sum_row + q_start) // BLOCK_M, mask=mask, other=1)
     PIECES: tl.constexpr = (D + 63) // 64
     for piece in tl.static_range(PIECES):
         source = (sum_row + q_start) // 64 * PIECES + tl.arange(0, BLOCK_M // 64) * PIECES + piece
         # [BLOCK_M // 64, 4096]
         dq = tl.load(dq_sum_ptr + source.to(tl.int64)[:, None] * 4096 + tl.arange(0, 4096)[None, :])
+        dq = tl.where(count > 0, dq, 0.0)
         # [BLOCK_M, 64]: a thread of a product has two neighbours of a row, and the same of the row eight below
         dq = dq.reshape([BLOCK_M // 64, 8, 4, 8, 4, 2, 2]).permute(0, 2, 5, 3, 1, 4, 6).reshape([BLOCK_M, 64])
         place = dq_ptr + first_row * D + piece * 64

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d66ec518d40cf3b8
-#   text hash     0122a5936ba6be78
+#   content hash  200d1d5adf0edc35
+#   text hash     dee072748b279d4d
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d66ec518d40cf3b8
-#   text hash     ec839e0de8c1a644
+#   content hash  200d1d5adf0edc35
+#   text hash     4be5b6cf2b4249dc
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  551914d34c4fd413
-#   text hash     bd84d1ca9354414d
+#   content hash  136b114033ed362d
+#   text hash     9f3610a2bcefae3e
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  551914d34c4fd413
-#   text hash     36e891c73ea9244b
+#   content hash  136b114033ed362d
+#   text hash     17e4d7636a707a3e
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

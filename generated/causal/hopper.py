@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  551914d34c4fd413
-#   text hash     6816ad4efd8e6e9b
+#   content hash  136b114033ed362d
+#   text hash     dd55c050df2d4402
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  551914d34c4fd413
-#   text hash     669bff291acc4560
+#   content hash  136b114033ed362d
+#   text hash     547c112864ab6576
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

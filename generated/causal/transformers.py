@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  551914d34c4fd413
-#   text hash     35e2770c2ffe19be
+#   content hash  136b114033ed362d
+#   text hash     5b9f76ff766d31a0
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

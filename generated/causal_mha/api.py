@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0eea7b5abf023d2c
-#   text hash     9ecd4bb81b699f84
+#   content hash  3025bd7188acb0ff
+#   text hash     38b9036440f9a3fa
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

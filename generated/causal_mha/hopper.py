@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0eea7b5abf023d2c
-#   text hash     5cda065ec78b612b
+#   content hash  3025bd7188acb0ff
+#   text hash     aa1d33b56e8b521e
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

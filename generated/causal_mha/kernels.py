@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0eea7b5abf023d2c
-#   text hash     78e04cda7f2f9234
+#   content hash  3025bd7188acb0ff
+#   text hash     8bc3a354205233dc
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

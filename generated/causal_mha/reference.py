@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0eea7b5abf023d2c
-#   text hash     fe130afa855956dd
+#   content hash  3025bd7188acb0ff
+#   text hash     e447cc26f23317d8
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0eea7b5abf023d2c
-#   text hash     928dcd666ba5b0bf
+#   content hash  3025bd7188acb0ff
+#   text hash     e1392141123a8257
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3ebf568e285ae19d
-#   text hash     0d870bef89727c06
+#   content hash  66016b4f381f6cc3
+#   text hash     6838481613f8252c
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

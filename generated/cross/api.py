@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3ebf568e285ae19d
-#   text hash     8b582c5b56f23583
+#   content hash  66016b4f381f6cc3
+#   text hash     0ffd4a26e09f3b94
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3ebf568e285ae19d
-#   text hash     35c31c89743f0b48
+#   content hash  66016b4f381f6cc3
+#   text hash     79ca15e14a2189ae
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

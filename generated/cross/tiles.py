@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3ebf568e285ae19d
-#   text hash     9b54330507cd6d0d
+#   content hash  66016b4f381f6cc3
+#   text hash     caeb00cdfc574ffe
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

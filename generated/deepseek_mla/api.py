@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f80d10e44d2808ba
-#   text hash     17e37a14042d0340
+#   content hash  6f5096c6a6e1fd46
+#   text hash     a6f32500da049f2e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f80d10e44d2808ba
-#   text hash     17d1370273d6cf62
+#   content hash  6f5096c6a6e1fd46
+#   text hash     fd89b163fdfefdcc
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

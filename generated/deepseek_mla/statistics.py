@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f80d10e44d2808ba
-#   text hash     03a46ed72d672d71
+#   content hash  6f5096c6a6e1fd46
+#   text hash     430c35d8e21f44c0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f80d10e44d2808ba
-#   text hash     29b37c8987eb3725
+#   content hash  6f5096c6a6e1fd46
+#   text hash     b42a8da86370cb2d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

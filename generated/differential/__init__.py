@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  59ccb0e2cc795c9f
-#   text hash     70e0b82c611fc135
+#   content hash  f2d04ceb1b5d72d1
+#   text hash     64e66c796d1e6759
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  59ccb0e2cc795c9f
-#   text hash     6f7320f03a361d19
+#   content hash  f2d04ceb1b5d72d1
+#   text hash     04a1f4f90991c881
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  59ccb0e2cc795c9f
-#   text hash     9ce63c45b7cf8273
+#   content hash  f2d04ceb1b5d72d1
+#   text hash     5e8d228557f43359
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  59ccb0e2cc795c9f
-#   text hash     b07ea4c03ea50263
+#   content hash  f2d04ceb1b5d72d1
+#   text hash     21816c70cd305ded
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

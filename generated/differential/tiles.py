@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  59ccb0e2cc795c9f
-#   text hash     cafa993e407dea66
+#   content hash  f2d04ceb1b5d72d1
+#   text hash     7d612757347b4710
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e2af7fc01de65f3e
-#   text hash     718ce90290f61e46
+#   content hash  869098222f5e72f5
+#   text hash     57395f940f8c416c
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e2af7fc01de65f3e
-#   text hash     56f1660bf58aa82e
+#   content hash  869098222f5e72f5
+#   text hash     04d1c363e7ccfc26
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e2af7fc01de65f3e
-#   text hash     02e8cb821a86928c
+#   content hash  869098222f5e72f5
+#   text hash     afb22662b6911279
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e2af7fc01de65f3e
-#   text hash     cea3b978571894bd
+#   content hash  869098222f5e72f5
+#   text hash     f804fd97c5e4739d
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

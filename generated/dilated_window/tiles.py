@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e2af7fc01de65f3e
-#   text hash     68f5727ead07755d
+#   content hash  869098222f5e72f5
+#   text hash     b4d4c7ed028f6723
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

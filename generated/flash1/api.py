@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f1ce3694b752f388
-#   text hash     5e6c374089f1e104
+#   content hash  d195b1071ec96bb3
+#   text hash     11b541cd09424433
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

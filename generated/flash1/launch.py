@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f1ce3694b752f388
-#   text hash     e526e9e983ab42e6
+#   content hash  d195b1071ec96bb3
+#   text hash     57f950eac9c094b5
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

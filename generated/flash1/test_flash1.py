@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f1ce3694b752f388
-#   text hash     7632e2ec31ca3633
+#   content hash  d195b1071ec96bb3
+#   text hash     cf5da3627d07d582
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f1ce3694b752f388
-#   text hash     cba761ff6152ca2a
+#   content hash  d195b1071ec96bb3
+#   text hash     316227e8b75105c3
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

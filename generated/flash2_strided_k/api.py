@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0b003d5541e06508
-#   text hash     7fbd77a53f419bf2
+#   content hash  a32bc9de396338be
+#   text hash     778f70c21ebc6e3e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0b003d5541e06508
-#   text hash     ca1acc4ba4d6cff9
+#   content hash  a32bc9de396338be
+#   text hash     80cfe9e49f5678c2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

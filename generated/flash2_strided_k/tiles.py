@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0b003d5541e06508
-#   text hash     b6e1e57becaa77be
+#   content hash  a32bc9de396338be
+#   text hash     3123e229e723d0a7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7f9e0e6a5a74aecc
-#   text hash     3c289ca0a7cf2a59
+#   content hash  366cfc4ad5722ee7
+#   text hash     39cd904aebbb9095
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

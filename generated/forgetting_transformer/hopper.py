@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7f9e0e6a5a74aecc
-#   text hash     ca82e1d5b2ca53e5
+#   content hash  366cfc4ad5722ee7
+#   text hash     56f1ca13f167674b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7f9e0e6a5a74aecc
-#   text hash     0fc12cd228d3d7bf
+#   content hash  366cfc4ad5722ee7
+#   text hash     d40d70121f17b12a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7f9e0e6a5a74aecc
-#   text hash     ac0b0ce659e21c8b
+#   content hash  366cfc4ad5722ee7
+#   text hash     20a9826850c406dc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7f9e0e6a5a74aecc
-#   text hash     bdc6b71ee32a691f
+#   content hash  366cfc4ad5722ee7
+#   text hash     f1322db35f279752
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

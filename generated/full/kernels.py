@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d87c6cba49e8f9b8
-#   text hash     cb64d8197def225a
+#   content hash  600af97f5c5d1492
+#   text hash     0a28e5c004eb4b88
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d87c6cba49e8f9b8
-#   text hash     d2f07d0d3401efdd
+#   content hash  600af97f5c5d1492
+#   text hash     b47774255b08eed0
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

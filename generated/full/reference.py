@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d87c6cba49e8f9b8
-#   text hash     4bdb43ef1e6bbde1
+#   content hash  600af97f5c5d1492
+#   text hash     3cf9b4eff084fec9
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  79557d224769ae3b
-#   text hash     b7f37e6c6f82a939
+#   content hash  ac0121c5945045cf
+#   text hash     5c4929e77b55e774
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -452,6 +452,13 @@ def gluon_view_of_tiles():
     from triton.experimental.gluon.language import shared_memory_descriptor as tiles
 
     return tiles.reinterpret if hasattr(tiles, "reinterpret") else tiles._reinterpret
+
+
+def gluon_store_of_tiles():
+    """What has a tile in shared memory stored to memory in Gluon: its name is another one from triton 3.9 on."""
+    from triton.experimental.gluon.language.nvidia.hopper import tma
+
+    return tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
 
 
 def gluon_sum_of_tiles():

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d87c6cba49e8f9b8
-#   text hash     9224082466eff0a5
+#   content hash  600af97f5c5d1492
+#   text hash     df751e3ab7d2f5ba
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

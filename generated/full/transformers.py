@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d87c6cba49e8f9b8
-#   text hash     4217e1cec17503ab
+#   content hash  600af97f5c5d1492
+#   text hash     68119be495a70c1b
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

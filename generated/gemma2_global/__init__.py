@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0aae28ef99e297bc
-#   text hash     1881e2cfd05542fd
+#   content hash  b21ccbca459c3989
+#   text hash     84200f6bd064f0cc
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0aae28ef99e297bc
-#   text hash     da967aa9afc8fda2
+#   content hash  b21ccbca459c3989
+#   text hash     c6142b18c9aacdb3
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0aae28ef99e297bc
-#   text hash     5fcd393184dc18df
+#   content hash  b21ccbca459c3989
+#   text hash     62241c9d75351313
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0aae28ef99e297bc
-#   text hash     a0f052b447ffc68b
+#   content hash  b21ccbca459c3989
+#   text hash     105580675d8b99ed
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

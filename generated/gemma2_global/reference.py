@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0aae28ef99e297bc
-#   text hash     111a7ec7e4189bae
+#   content hash  b21ccbca459c3989
+#   text hash     fb127ad9a17e61d3
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

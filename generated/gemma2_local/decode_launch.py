@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8b8e1ad33f80a59f
-#   text hash     15a80a820b3af060
+#   content hash  bc3b61aca925e28d
+#   text hash     c29f7d2349b4eddf
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

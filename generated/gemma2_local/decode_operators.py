@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8b8e1ad33f80a59f
-#   text hash     7f95b95c54798912
+#   content hash  bc3b61aca925e28d
+#   text hash     ad98fb54d88f69cc
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8b8e1ad33f80a59f
-#   text hash     ee6656fa26b87cfe
+#   content hash  bc3b61aca925e28d
+#   text hash     0a77e18edbf95270
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

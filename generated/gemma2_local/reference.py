@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8b8e1ad33f80a59f
-#   text hash     decdf14e379f25e7
+#   content hash  bc3b61aca925e28d
+#   text hash     9322f358940efcbd
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8b8e1ad33f80a59f
-#   text hash     022f9e11d17a71c0
+#   content hash  bc3b61aca925e28d
+#   text hash     c2ea6252a68fe3ae
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  40cef987db09ebf3
-#   text hash     0e350baaeef4275e
+#   content hash  544fc135f7627e06
+#   text hash     2182eadfe72b87b7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  40cef987db09ebf3
-#   text hash     64915c1636f9f703
+#   content hash  544fc135f7627e06
+#   text hash     a51a06ee32dd6576
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  40cef987db09ebf3
-#   text hash     0e24269ee8f5d6a1
+#   content hash  544fc135f7627e06
+#   text hash     40b0bcb1d310d52c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

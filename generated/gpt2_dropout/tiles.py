@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  40cef987db09ebf3
-#   text hash     3fffdcafd2576a8b
+#   content hash  544fc135f7627e06
+#   text hash     a329b04a449b081d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  40cef987db09ebf3
-#   text hash     4d4b02969b1b58cd
+#   content hash  544fc135f7627e06
+#   text hash     1a4837d99709a4ba
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a267df96b6feba2f
-#   text hash     4431bd795e5fb487
+#   content hash  024a6d52b45b5bce
+#   text hash     4518dad7d59ee63d
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

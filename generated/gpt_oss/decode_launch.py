@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a267df96b6feba2f
-#   text hash     9d33081d6f3a7933
+#   content hash  024a6d52b45b5bce
+#   text hash     7d6b4fb6b7ecd07a
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a267df96b6feba2f
-#   text hash     4a05ba0ddb465bdb
+#   content hash  024a6d52b45b5bce
+#   text hash     4ae0155b3cebdc17
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

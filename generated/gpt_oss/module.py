@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a267df96b6feba2f
-#   text hash     13f4ebd9b2923a9a
+#   content hash  024a6d52b45b5bce
+#   text hash     0191eab03b4eaac5
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

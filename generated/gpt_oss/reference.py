@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a267df96b6feba2f
-#   text hash     857267161fac529d
+#   content hash  024a6d52b45b5bce
+#   text hash     34015d166f46e7ce
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

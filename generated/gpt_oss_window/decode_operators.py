@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  456e40d1a20d48f7
-#   text hash     9ef369a4c4322a9a
+#   content hash  7e56a14153e4b41e
+#   text hash     39695713a24bad1c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  456e40d1a20d48f7
-#   text hash     71b5b889f475390a
+#   content hash  7e56a14153e4b41e
+#   text hash     68288d9c917fcd66
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

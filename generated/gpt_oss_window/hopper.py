@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  456e40d1a20d48f7
-#   text hash     8bbf2bdc1c2b43fc
+#   content hash  7e56a14153e4b41e
+#   text hash     9affce6314be33ba
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  456e40d1a20d48f7
-#   text hash     04088e00209939ea
+#   content hash  7e56a14153e4b41e
+#   text hash     54e36ccfd76f9405
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  456e40d1a20d48f7
-#   text hash     305b560e14c5b321
+#   content hash  7e56a14153e4b41e
+#   text hash     cba4edc5cdb629f2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3ac0833c08949e6e
-#   text hash     17a7f51a26a069a2
+#   content hash  e60957279145e9a5
+#   text hash     f1e44aa150967806
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

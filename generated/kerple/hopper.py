@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3ac0833c08949e6e
-#   text hash     dffb41a4ec9a1834
+#   content hash  e60957279145e9a5
+#   text hash     a1aa27e627b83f56
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3ac0833c08949e6e
-#   text hash     9357bd3dbfdc0250
+#   content hash  e60957279145e9a5
+#   text hash     bbcd3a0a66b0b961
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

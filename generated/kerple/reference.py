@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3ac0833c08949e6e
-#   text hash     f98cb12f97f3e76a
+#   content hash  e60957279145e9a5
+#   text hash     1304fcf3586c630a
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3ac0833c08949e6e
-#   text hash     39311b2e1a8fdb7b
+#   content hash  e60957279145e9a5
+#   text hash     c47eeba6c1287c34
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c29f6be030347c7d
-#   text hash     ed930f6c5c29aad1
+#   content hash  d2fd5412ca0c92de
+#   text hash     8abb814851284bbb
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c29f6be030347c7d
-#   text hash     926d2138708ee4be
+#   content hash  d2fd5412ca0c92de
+#   text hash     009896280e363168
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c29f6be030347c7d
-#   text hash     5bcefeae1bcc0031
+#   content hash  d2fd5412ca0c92de
+#   text hash     f2e65e319b4f8ca5
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

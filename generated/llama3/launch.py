@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c29f6be030347c7d
-#   text hash     91f97f2fe7d5498f
+#   content hash  d2fd5412ca0c92de
+#   text hash     66ecbcefc609c46b
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c29f6be030347c7d
-#   text hash     32ed092af7fa81ff
+#   content hash  d2fd5412ca0c92de
+#   text hash     831cb09a9300926b
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  23a516a134c6090e
-#   text hash     522284e4a16aabe1
+#   content hash  07684539e6d23908
+#   text hash     6e2cc1cf72465159
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

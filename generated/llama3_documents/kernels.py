@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  23a516a134c6090e
-#   text hash     90aecb5d82721959
+#   content hash  07684539e6d23908
+#   text hash     3fdc3135cb0f5af4
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  23a516a134c6090e
-#   text hash     bb95261c053e8fb2
+#   content hash  07684539e6d23908
+#   text hash     530172b377c6b100
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  23a516a134c6090e
-#   text hash     e45543214b8f7eeb
+#   content hash  07684539e6d23908
+#   text hash     7026d4a218ff99a5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

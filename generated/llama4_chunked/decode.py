@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3c6fb361ff85e972
-#   text hash     22a46e3020907480
+#   content hash  9e28e5ee35e08d20
+#   text hash     ee4224048ec441da
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

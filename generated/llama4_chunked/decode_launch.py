@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3c6fb361ff85e972
-#   text hash     b05d64bbc9e648b7
+#   content hash  9e28e5ee35e08d20
+#   text hash     78417d253972aa4c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

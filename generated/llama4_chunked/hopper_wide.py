@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3c6fb361ff85e972
-#   text hash     3a21af1da879a406
+#   content hash  9e28e5ee35e08d20
+#   text hash     a4fe6f0552e4bdab
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3c6fb361ff85e972
-#   text hash     113c33f66c92914b
+#   content hash  9e28e5ee35e08d20
+#   text hash     b0d63a005eddf9f7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3c6fb361ff85e972
-#   text hash     5fe946e93c195f11
+#   content hash  9e28e5ee35e08d20
+#   text hash     155c48eafd48192e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  22c1f1f2a21c76d1
-#   text hash     2d43a507fb6cc58d
+#   content hash  f2352a982660f187
+#   text hash     3da713607df710a4
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  22c1f1f2a21c76d1
-#   text hash     44f16711785a9134
+#   content hash  f2352a982660f187
+#   text hash     1b98422ece6d137a
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  22c1f1f2a21c76d1
-#   text hash     fece263ed8e27aae
+#   content hash  f2352a982660f187
+#   text hash     6dda0079e3fbf234
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

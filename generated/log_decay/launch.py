@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  22c1f1f2a21c76d1
-#   text hash     c2957875367f673d
+#   content hash  f2352a982660f187
+#   text hash     0d8e1638b74e52ec
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

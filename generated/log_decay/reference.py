@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  22c1f1f2a21c76d1
-#   text hash     bbffe8fd26a7da91
+#   content hash  f2352a982660f187
+#   text hash     851dc68706cd0a01
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

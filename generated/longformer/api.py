@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  994c86ee1930f602
-#   text hash     d8b4813d5fec8115
+#   content hash  5bd2f9ff5713c4c1
+#   text hash     25b52687eed806b2
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  994c86ee1930f602
-#   text hash     577c0a69d2f31c55
+#   content hash  5bd2f9ff5713c4c1
+#   text hash     6cb22407c46d289d
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  994c86ee1930f602
-#   text hash     0e9997e132c44854
+#   content hash  5bd2f9ff5713c4c1
+#   text hash     13e3d2e64fcbbca5
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

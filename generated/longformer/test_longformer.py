@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  994c86ee1930f602
-#   text hash     9d071cffbf22ccf2
+#   content hash  5bd2f9ff5713c4c1
+#   text hash     d0535db54b0dc46f
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

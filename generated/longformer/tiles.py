@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  994c86ee1930f602
-#   text hash     d74ec76d4068fd5f
+#   content hash  5bd2f9ff5713c4c1
+#   text hash     563112ed5385f470
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  24b6db25436bae29
-#   text hash     3d1633999dcc81f8
+#   content hash  10fd61a9c916c9ff
+#   text hash     4d28dd641483f3d9
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

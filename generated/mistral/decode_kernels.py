@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  24b6db25436bae29
-#   text hash     65a20ddf89023788
+#   content hash  10fd61a9c916c9ff
+#   text hash     346cfc12c0e227d3
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

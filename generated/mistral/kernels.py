@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  24b6db25436bae29
-#   text hash     abebef6107d0225d
+#   content hash  10fd61a9c916c9ff
+#   text hash     41a7622081e51d57
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

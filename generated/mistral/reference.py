@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  24b6db25436bae29
-#   text hash     8a9fff60d825811f
+#   content hash  10fd61a9c916c9ff
+#   text hash     9c94ad115a75f4bc
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  24b6db25436bae29
-#   text hash     ff3e638d130b2228
+#   content hash  10fd61a9c916c9ff
+#   text hash     f10ef86823c81d79
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

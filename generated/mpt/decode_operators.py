@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  104c7f65c98a8d63
-#   text hash     a97a91d23053eff0
+#   content hash  077fdb3d150ce655
+#   text hash     e6975c3695902f81
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

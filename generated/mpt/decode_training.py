@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  104c7f65c98a8d63
-#   text hash     10c9165a57831c65
+#   content hash  077fdb3d150ce655
+#   text hash     53291f180ad5aef3
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  104c7f65c98a8d63
-#   text hash     66d69161fcc5eb9a
+#   content hash  077fdb3d150ce655
+#   text hash     727382f6bbc703bc
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  104c7f65c98a8d63
-#   text hash     8002838e2fa82cfd
+#   content hash  077fdb3d150ce655
+#   text hash     151e7d69ee99017e
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

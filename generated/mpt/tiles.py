@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  104c7f65c98a8d63
-#   text hash     2275490d625db0c8
+#   content hash  077fdb3d150ce655
+#   text hash     937a398ed8d3f34e
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  700c1400a4cdc531
-#   text hash     a9202c1bf0c05880
+#   content hash  cab2390290a62801
+#   text hash     2ad10870ef84b96e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  700c1400a4cdc531
-#   text hash     500e86f25763d322
+#   content hash  cab2390290a62801
+#   text hash     02cbe26c5e81a52c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  700c1400a4cdc531
-#   text hash     1e8b88417f43716b
+#   content hash  cab2390290a62801
+#   text hash     560f9b91b65fd802
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

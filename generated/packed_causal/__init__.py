@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f3561043b97e1480
-#   text hash     8c09da4246e7487b
+#   content hash  e2fc2ed89fc22999
+#   text hash     ecb0db1d76827ca3
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

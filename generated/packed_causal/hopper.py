@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f3561043b97e1480
-#   text hash     a11ab7e7809af3a5
+#   content hash  e2fc2ed89fc22999
+#   text hash     cb4f24717ccdc6d0
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

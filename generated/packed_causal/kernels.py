@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f3561043b97e1480
-#   text hash     2101ec795a3c5bd4
+#   content hash  e2fc2ed89fc22999
+#   text hash     8afa8a8fecb2bf6e
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f3561043b97e1480
-#   text hash     1116adc8de9fb026
+#   content hash  e2fc2ed89fc22999
+#   text hash     93d27e53721796a6
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f3561043b97e1480
-#   text hash     7917f8c9735ad3d4
+#   content hash  e2fc2ed89fc22999
+#   text hash     2ee6a433e620749e
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  56a43512247ed04b
-#   text hash     578ccbd229b038b5
+#   content hash  4eb5fbd2e6987bc4
+#   text hash     e69c9ef4056cdeed
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  56a43512247ed04b
-#   text hash     22478d7706299fdd
+#   content hash  4eb5fbd2e6987bc4
+#   text hash     f870ecbefe58aa4e
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

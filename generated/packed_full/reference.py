@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  56a43512247ed04b
-#   text hash     6eb679cd56352b6d
+#   content hash  4eb5fbd2e6987bc4
+#   text hash     93a6c772c092e1cc
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  56a43512247ed04b
-#   text hash     7d7610c0f2c39bea
+#   content hash  4eb5fbd2e6987bc4
+#   text hash     b97ef9aa88d90810
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  56a43512247ed04b
-#   text hash     e9982089d3cf596e
+#   content hash  4eb5fbd2e6987bc4
+#   text hash     eb0b4495191acac5
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  22daf8c2fc7fe2d4
-#   text hash     e138901b959c4c85
+#   content hash  bc82a47b73464f5f
+#   text hash     ce5379eea164972a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

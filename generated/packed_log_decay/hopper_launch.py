@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  22daf8c2fc7fe2d4
-#   text hash     24036859ec8ff6c6
+#   content hash  bc82a47b73464f5f
+#   text hash     eaf19cf345dcb255
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 
@@ -19,14 +19,14 @@ def differentiate(
     dq_sum = lse.new_empty(
         q.shape[1] * (q.shape[0] // block_m + cu_seqlens_q.shape[0] - 1) * block_m * runtime.cdiv(q.shape[-1], 64) * 64
     )
-    taken = lse.new_empty(1, dtype=torch.int32)
+    taken = lse.new_empty(1 + dq_sum.numel() // 8192, dtype=torch.int32)
     runtime.launch(
         cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, taken, dlse, delta, cu_seqlens_q),
         grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * q.shape[-2], max_seqlen_q, block_m, k, v),
         from_shapes=lambda: dict(
             out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
             q_total=q.shape[0], max_seqlen_q=max_seqlen_q, Hq=q.shape[-2], sequences=cu_seqlens_q.shape[0] - 1,
-            q_rows=lse.shape[-1], D=q.shape[-1], BLOCK_M=block_m, BLOCK_DV=runtime.padded_width(v),
+            q_rows=lse.shape[-1], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_DV=runtime.padded_width(v),
             TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
@@ -49,15 +49,15 @@ def differentiate(
             DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
             BLOCK_DV=runtime.padded_width(v), STAGES=stages,
             TILE_AXIS=runtime.tile_axis((k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1) * block_n, block_n),
-            balance="slots", turns_to=1536, num_warps=warps, num_stages=stages,
+            balance="slots", turns_to=0, num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(
-        cache, kernels.finish, (block_m, block_n), (dq_sum, dq, cu_seqlens_q, float(scale)),
+        cache, kernels.finish, (block_m, block_n), (dq_sum, taken, dq, cu_seqlens_q, float(scale)),
         grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * q.shape[-2], max_seqlen_q, block_m, k, v),
         from_shapes=lambda: dict(
             q_total=q.shape[0], max_seqlen_q=max_seqlen_q, Hq=q.shape[-2], sequences=cu_seqlens_q.shape[0] - 1,
-            D=q.shape[-1], BLOCK_M=block_m, BLOCK_D=runtime.padded_width(q),
+            D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
             TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip

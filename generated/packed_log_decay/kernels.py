@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  22daf8c2fc7fe2d4
-#   text hash     c94787e7df90e8b5
+#   content hash  bc82a47b73464f5f
+#   text hash     c4bcbe268e464eca
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  22daf8c2fc7fe2d4
-#   text hash     cb83a956959c4067
+#   content hash  bc82a47b73464f5f
+#   text hash     4eca07e49401c914
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

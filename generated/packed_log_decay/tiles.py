@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  22daf8c2fc7fe2d4
-#   text hash     d7fad2aa1d8b8369
+#   content hash  bc82a47b73464f5f
+#   text hash     413edb983da07a16
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

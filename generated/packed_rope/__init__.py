@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d5753af4a56d99a3
-#   text hash     bfe7e4bafca63f3e
+#   content hash  0913ee35e840096b
+#   text hash     75651d6f485fd4b1
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d5753af4a56d99a3
-#   text hash     ecfc814ce8cf9388
+#   content hash  0913ee35e840096b
+#   text hash     b133e958067a6c26
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d5753af4a56d99a3
-#   text hash     022222f1de35d69a
+#   content hash  0913ee35e840096b
+#   text hash     0b228ce0ab6e56b2
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 
@@ -20,14 +20,14 @@ def differentiate(
     dq_sum = lse.new_empty(
         q.shape[1] * (q.shape[0] // block_m + cu_seqlens_q.shape[0] - 1) * block_m * runtime.cdiv(q.shape[-1], 64) * 64
     )
-    taken = lse.new_empty(1, dtype=torch.int32)
+    taken = lse.new_empty(1 + dq_sum.numel() // 8192, dtype=torch.int32)
     runtime.launch(
         cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, taken, dlse, delta, cu_seqlens_q),
         grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * q.shape[-2], max_seqlen_q, block_m, k, v),
         from_shapes=lambda: dict(
             out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
             q_total=q.shape[0], max_seqlen_q=max_seqlen_q, Hq=q.shape[-2], sequences=cu_seqlens_q.shape[0] - 1,
-            q_rows=lse.shape[-1], D=q.shape[-1], BLOCK_M=block_m, BLOCK_DV=runtime.padded_width(v),
+            q_rows=lse.shape[-1], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_DV=runtime.padded_width(v),
             TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
@@ -68,14 +68,14 @@ def differentiate(
         )  # fmt: skip
     runtime.launch(
         cache, kernels.finish, (block_m, block_n),
-        (dq_sum, dq, cu_seqlens_q, cu_seqlens_k, float(scale), cos, sin, positions),
+        (dq_sum, taken, dq, cu_seqlens_q, cu_seqlens_k, float(scale), cos, sin, positions),
         grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * q.shape[-2], max_seqlen_q, block_m, k, v),
         from_shapes=lambda: dict(
             q_total=q.shape[0], max_seqlen_q=max_seqlen_q, k_total=k.shape[0], max_seqlen_k=max_seqlen_k,
             Hq=q.shape[-2], sequences=cu_seqlens_q.shape[0] - 1, cos_stride_row=cos.stride(0),
             cos_stride_column=cos.stride(1), sin_stride_row=sin.stride(0), sin_stride_column=sin.stride(1),
             positions_stride_token=runtime.stride(positions, 0), position_end=cos.shape[0], D=q.shape[-1],
-            PAIRS=cos.shape[1], BLOCK_M=block_m, BLOCK_D=runtime.padded_width(q),
+            PAIRS=cos.shape[1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
             BLOCK_PAIRS=runtime.power_of_2(cos.shape[1]), TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m),
             num_warps=warps, num_stages=stages,
         ),

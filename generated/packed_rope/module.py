@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d5753af4a56d99a3
-#   text hash     597070f728345442
+#   content hash  0913ee35e840096b
+#   text hash     e648a0ebad22edbf
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

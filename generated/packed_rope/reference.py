@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d5753af4a56d99a3
-#   text hash     9ba04f7c63ac1bf3
+#   content hash  0913ee35e840096b
+#   text hash     2863334fd91446c6
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d5753af4a56d99a3
-#   text hash     8d07bad33790ea9b
+#   content hash  0913ee35e840096b
+#   text hash     b7a9138a13867046
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

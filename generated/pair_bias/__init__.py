@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  adf8a19dd32cacf6
-#   text hash     23c3b6f3272f5dff
+#   content hash  905344cb0103125b
+#   text hash     d1016bcdbde660a3
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

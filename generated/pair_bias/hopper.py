@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  adf8a19dd32cacf6
-#   text hash     11301f87334dcd62
+#   content hash  905344cb0103125b
+#   text hash     de2856b03ad91c41
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  adf8a19dd32cacf6
-#   text hash     6ba1daefb0319c9f
+#   content hash  905344cb0103125b
+#   text hash     f83a00b8e5fc0c05
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

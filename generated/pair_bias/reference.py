@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  adf8a19dd32cacf6
-#   text hash     78a4e5eea4bd59f6
+#   content hash  905344cb0103125b
+#   text hash     1170712e1312175e
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  adf8a19dd32cacf6
-#   text hash     2b6ca545ed42217e
+#   content hash  905344cb0103125b
+#   text hash     1b53154423bfcbe6
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

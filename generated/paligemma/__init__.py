@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2df3fc7bc1c45a99
-#   text hash     c3866e69c4f34dc8
+#   content hash  e8f7f29c2562d5ae
+#   text hash     1e368ff7797cdd94
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

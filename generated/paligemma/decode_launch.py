@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2df3fc7bc1c45a99
-#   text hash     137168d2b879c155
+#   content hash  e8f7f29c2562d5ae
+#   text hash     8d5eaf6f436d9daf
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2df3fc7bc1c45a99
-#   text hash     1eb4f0068a3d98fa
+#   content hash  e8f7f29c2562d5ae
+#   text hash     96dc3be6b07cb9f8
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2df3fc7bc1c45a99
-#   text hash     5a585593e37606f3
+#   content hash  e8f7f29c2562d5ae
+#   text hash     b460ef14a2dd63ba
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

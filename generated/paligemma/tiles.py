@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2df3fc7bc1c45a99
-#   text hash     9725fe7a594417ff
+#   content hash  e8f7f29c2562d5ae
+#   text hash     73ca538e8bc3c0cf
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  366f0b523ae0caf6
-#   text hash     36c56bfba348fcda
+#   content hash  7c7cb38e8d4b86bb
+#   text hash     06d649f8227eaa69
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

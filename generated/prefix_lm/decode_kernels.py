@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  366f0b523ae0caf6
-#   text hash     682aa3dc28211146
+#   content hash  7c7cb38e8d4b86bb
+#   text hash     4b4eb1cb68981bc7
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  366f0b523ae0caf6
-#   text hash     79b4428179fb8337
+#   content hash  7c7cb38e8d4b86bb
+#   text hash     68c9ee915cab6d89
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  366f0b523ae0caf6
-#   text hash     5be74eaa7f933fc9
+#   content hash  7c7cb38e8d4b86bb
+#   text hash     3d0d03332ad3930e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

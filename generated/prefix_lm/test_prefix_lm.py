@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  366f0b523ae0caf6
-#   text hash     32b08907a88e0e8a
+#   content hash  7c7cb38e8d4b86bb
+#   text hash     5ae9c5adf2828f76
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

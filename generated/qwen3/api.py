@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5d76de7f3d474368
-#   text hash     734d7f40a2e97bd7
+#   content hash  04383b4abea1819e
+#   text hash     cd90be5bc86661bc
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

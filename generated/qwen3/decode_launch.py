@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5d76de7f3d474368
-#   text hash     6ce68fc652a2089d
+#   content hash  04383b4abea1819e
+#   text hash     b17666c9a76a4dde
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5d76de7f3d474368
-#   text hash     340fd8c0e6c797cf
+#   content hash  04383b4abea1819e
+#   text hash     9c88af4f571b551b
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5d76de7f3d474368
-#   text hash     cc76508a4f35ca74
+#   content hash  04383b4abea1819e
+#   text hash     c4bff0855285ac6c
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  de8dd45794817358
-#   text hash     3df8be73a0e89b75
+#   content hash  2c8317962ef80c05
+#   text hash     1ecbfa2cdec1ef86
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  de8dd45794817358
-#   text hash     d2d043df8c55f084
+#   content hash  2c8317962ef80c05
+#   text hash     3717a9b7b00cc09e
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

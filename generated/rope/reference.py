@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  de8dd45794817358
-#   text hash     b9efffb447768ec3
+#   content hash  2c8317962ef80c05
+#   text hash     91cb6c141a9e12f2
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

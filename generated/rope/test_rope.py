@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  de8dd45794817358
-#   text hash     d689e9a1d6262143
+#   content hash  2c8317962ef80c05
+#   text hash     0556c8b54e4013f8
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

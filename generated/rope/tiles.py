@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  de8dd45794817358
-#   text hash     310dd1888b895225
+#   content hash  2c8317962ef80c05
+#   text hash     310bcb16db66a9d9
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  84cbdbf336215f86
-#   text hash     939546a217dc3280
+#   content hash  1ca9c1a7f90b9621
+#   text hash     5ec4686eade07f46
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

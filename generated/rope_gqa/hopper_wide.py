@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  84cbdbf336215f86
-#   text hash     137a91fcfeda2575
+#   content hash  1ca9c1a7f90b9621
+#   text hash     fb3f61a365120a35
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  84cbdbf336215f86
-#   text hash     1cff46dacd5bd1b3
+#   content hash  1ca9c1a7f90b9621
+#   text hash     34dd35e66f39823e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

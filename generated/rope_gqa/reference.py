@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  84cbdbf336215f86
-#   text hash     ebed018f82d368f1
+#   content hash  1ca9c1a7f90b9621
+#   text hash     4588b2f222fe706f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  84cbdbf336215f86
-#   text hash     289d6358263d86d0
+#   content hash  1ca9c1a7f90b9621
+#   text hash     a52237be8c8a9cbd
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7b3b8e094eeed363
-#   text hash     a50400fed50b2ce5
+#   content hash  be375aa10fc0ea69
+#   text hash     53591dc68c04ff50
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

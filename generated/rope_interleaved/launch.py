@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7b3b8e094eeed363
-#   text hash     533fe02d6f84271d
+#   content hash  be375aa10fc0ea69
+#   text hash     6ee87ae12c43a640
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

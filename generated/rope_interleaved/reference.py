@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7b3b8e094eeed363
-#   text hash     4b09f8c73b0087c7
+#   content hash  be375aa10fc0ea69
+#   text hash     fc702c7c1fa016db
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7b3b8e094eeed363
-#   text hash     fff7d0100a7fcb84
+#   content hash  be375aa10fc0ea69
+#   text hash     23afb76efd8a3ce3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5798dea9c478f084
-#   text hash     ec4664aacf68b0e3
+#   content hash  df77555299495c52
+#   text hash     5e4dc1eca053c4af
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

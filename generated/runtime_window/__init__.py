@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  93b11a49d9c6b26a
-#   text hash     72bca90429963543
+#   content hash  8bf643f5bd409cd9
+#   text hash     007f45de784d2a6f
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  93b11a49d9c6b26a
-#   text hash     80106a0643399595
+#   content hash  8bf643f5bd409cd9
+#   text hash     db3a25a6e594bc6b
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

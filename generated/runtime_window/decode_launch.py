@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  93b11a49d9c6b26a
-#   text hash     5432cd4d2fa49eea
+#   content hash  8bf643f5bd409cd9
+#   text hash     c6a7d6cdc73c5cfa
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

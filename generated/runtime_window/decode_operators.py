@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  93b11a49d9c6b26a
-#   text hash     09d270d0e433c4f2
+#   content hash  8bf643f5bd409cd9
+#   text hash     3c1642228c4b0d9e
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  93b11a49d9c6b26a
-#   text hash     438f765614a9c0e8
+#   content hash  8bf643f5bd409cd9
+#   text hash     e17139d6cfe491ba
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

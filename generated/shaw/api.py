@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bb00ee9d93c7d4a5
-#   text hash     f7cea7ab1ee25338
+#   content hash  1ffaf4f27d5be783
+#   text hash     4e6e681eee08a31c
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

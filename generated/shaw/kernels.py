@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bb00ee9d93c7d4a5
-#   text hash     ce9a3d11885c0dbe
+#   content hash  1ffaf4f27d5be783
+#   text hash     4012f6576050f138
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

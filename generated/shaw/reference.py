@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bb00ee9d93c7d4a5
-#   text hash     e7428f592ca5e41e
+#   content hash  1ffaf4f27d5be783
+#   text hash     ad0ef89460a0e69a
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

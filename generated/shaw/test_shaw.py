@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bb00ee9d93c7d4a5
-#   text hash     3561330430444526
+#   content hash  1ffaf4f27d5be783
+#   text hash     bf8b2dc4b72351f5
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

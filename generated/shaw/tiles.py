@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bb00ee9d93c7d4a5
-#   text hash     330b03bbcee9e528
+#   content hash  1ffaf4f27d5be783
+#   text hash     5be03193e53b1d41
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

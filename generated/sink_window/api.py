@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8a72db0cc9ccb1e4
-#   text hash     c24834169893b8ab
+#   content hash  ed769121065e846f
+#   text hash     1ac68179cdb96471
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

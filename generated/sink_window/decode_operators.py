@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8a72db0cc9ccb1e4
-#   text hash     c8987406bd92715a
+#   content hash  ed769121065e846f
+#   text hash     5b4381363b6e97e8
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

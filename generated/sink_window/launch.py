@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8a72db0cc9ccb1e4
-#   text hash     ac91f48d37df44d6
+#   content hash  ed769121065e846f
+#   text hash     23762783025e3a99
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

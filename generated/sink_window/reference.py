@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8a72db0cc9ccb1e4
-#   text hash     f75ca570cfa0b9f6
+#   content hash  ed769121065e846f
+#   text hash     0400ee223dc0684f
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

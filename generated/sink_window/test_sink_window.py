@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8a72db0cc9ccb1e4
-#   text hash     5684c20f05b032c4
+#   content hash  ed769121065e846f
+#   text hash     b1a10ac5a4051cb8
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

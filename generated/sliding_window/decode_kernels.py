@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  64e3f3d5a3e2444f
-#   text hash     02b4375f33eb24f5
+#   content hash  afbfe3ab6f7e29c3
+#   text hash     320530b8c1df939e
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

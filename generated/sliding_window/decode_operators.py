@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  64e3f3d5a3e2444f
-#   text hash     5d72e5e8ee2cf1d7
+#   content hash  afbfe3ab6f7e29c3
+#   text hash     8647c688f56755a2
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  64e3f3d5a3e2444f
-#   text hash     ca2cee57c7d8d337
+#   content hash  afbfe3ab6f7e29c3
+#   text hash     e5e6b6af3b167ad6
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  64e3f3d5a3e2444f
-#   text hash     7560f235bbc2f9b2
+#   content hash  afbfe3ab6f7e29c3
+#   text hash     4345cafb86d14a4c
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

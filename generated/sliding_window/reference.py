@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  64e3f3d5a3e2444f
-#   text hash     bd83a99acaefe923
+#   content hash  afbfe3ab6f7e29c3
+#   text hash     e3543f7c209823b2
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

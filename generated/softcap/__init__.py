@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cd2ebeef96e9e474
-#   text hash     e78a232e0b9053c8
+#   content hash  8abc8f663506015a
+#   text hash     80e5feb4dedfb84d
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cd2ebeef96e9e474
-#   text hash     fcb7b6c0c2ce0d8c
+#   content hash  8abc8f663506015a
+#   text hash     88ca68c190deed10
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

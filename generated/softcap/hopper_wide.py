@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cd2ebeef96e9e474
-#   text hash     3c44b552fa347c39
+#   content hash  8abc8f663506015a
+#   text hash     9c9a42a39622f452
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

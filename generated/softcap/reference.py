@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cd2ebeef96e9e474
-#   text hash     8a15bdffab4e68d9
+#   content hash  8abc8f663506015a
+#   text hash     e6c735df2d9ecc69
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

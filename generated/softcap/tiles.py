@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cd2ebeef96e9e474
-#   text hash     367c730011573f96
+#   content hash  8abc8f663506015a
+#   text hash     abf64bb14252c8e6
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

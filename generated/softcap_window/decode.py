@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ea85a68f5a05d6f7
-#   text hash     5581ffda167d44bd
+#   content hash  413b250e7bef5b39
+#   text hash     1fb73fa7bb62ec2c
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ea85a68f5a05d6f7
-#   text hash     15061385b929c8c4
+#   content hash  413b250e7bef5b39
+#   text hash     f80c489b2937205e
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ea85a68f5a05d6f7
-#   text hash     8d712f7a492015d7
+#   content hash  413b250e7bef5b39
+#   text hash     b8efe6471bfab641
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

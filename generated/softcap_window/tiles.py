@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ea85a68f5a05d6f7
-#   text hash     3703fa56e0ecc2b6
+#   content hash  413b250e7bef5b39
+#   text hash     829b80eed8550028
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ea85a68f5a05d6f7
-#   text hash     5e7bd4ce9cdb9795
+#   content hash  413b250e7bef5b39
+#   text hash     5c268d7d8feb2eae
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  84f67ea057e17f1e
-#   text hash     fa47eb6426f02017
+#   content hash  169d1953e0aae201
+#   text hash     0420d0e7f7515335
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  84f67ea057e17f1e
-#   text hash     d2b0666a7614a410
+#   content hash  169d1953e0aae201
+#   text hash     d2beb095957cff43
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  84f67ea057e17f1e
-#   text hash     8b385edafbcf2d8b
+#   content hash  169d1953e0aae201
+#   text hash     feb33ec3c98ad43c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  84f67ea057e17f1e
-#   text hash     2c7c65409aa8950e
+#   content hash  169d1953e0aae201
+#   text hash     bbdbae7f3aab024b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  84f67ea057e17f1e
-#   text hash     4cf7101e1560910b
+#   content hash  169d1953e0aae201
+#   text hash     e432f8009120bd2e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  36f420ad9bd9e8b0
-#   text hash     340a8fe80896a984
+#   content hash  95787c84442ec657
+#   text hash     4d48de71f062aa80
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

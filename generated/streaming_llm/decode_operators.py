@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  36f420ad9bd9e8b0
-#   text hash     c8fd0a0b8a411342
+#   content hash  95787c84442ec657
+#   text hash     2258e09fed31ea49
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

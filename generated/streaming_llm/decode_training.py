@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  36f420ad9bd9e8b0
-#   text hash     a5ede55ebc82e78f
+#   content hash  95787c84442ec657
+#   text hash     2da7d8400e371307
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

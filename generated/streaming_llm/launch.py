@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  36f420ad9bd9e8b0
-#   text hash     8f506ee5287723c2
+#   content hash  95787c84442ec657
+#   text hash     10febed2b882d7f6
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  36f420ad9bd9e8b0
-#   text hash     5e2f56acfb624b13
+#   content hash  95787c84442ec657
+#   text hash     e58498dd6f25bae6
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

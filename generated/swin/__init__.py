@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ebead9a7970241e1
-#   text hash     789108a03d889572
+#   content hash  f314e12ba35df20c
+#   text hash     c840891eaa17046d
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

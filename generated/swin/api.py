@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ebead9a7970241e1
-#   text hash     88c21b264ac70fb3
+#   content hash  f314e12ba35df20c
+#   text hash     21bbb60660524994
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

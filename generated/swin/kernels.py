@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ebead9a7970241e1
-#   text hash     c7013c2acc3f8c36
+#   content hash  f314e12ba35df20c
+#   text hash     2721cfb6aef5618a
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ebead9a7970241e1
-#   text hash     2e726ad8a33baa22
+#   content hash  f314e12ba35df20c
+#   text hash     93cd192ff572e8af
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

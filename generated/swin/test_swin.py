@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ebead9a7970241e1
-#   text hash     cd87e0b78b7e9e9a
+#   content hash  f314e12ba35df20c
+#   text hash     3c800a300f8a55c3
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

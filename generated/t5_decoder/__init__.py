@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ebc7ac04080a6af1
-#   text hash     790164ff443248e6
+#   content hash  6e65e46026dec140
+#   text hash     44b81e5354078c55
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ebc7ac04080a6af1
-#   text hash     759092a22642260d
+#   content hash  6e65e46026dec140
+#   text hash     b6aae4a90799599a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

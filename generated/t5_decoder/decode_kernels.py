@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ebc7ac04080a6af1
-#   text hash     9a8a72883d12e00a
+#   content hash  6e65e46026dec140
+#   text hash     669804215529bcb2
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ebc7ac04080a6af1
-#   text hash     fc71447cb338059c
+#   content hash  6e65e46026dec140
+#   text hash     da205dfecbdca6cb
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ebc7ac04080a6af1
-#   text hash     f4bc0da8b95cbae5
+#   content hash  6e65e46026dec140
+#   text hash     666a2333d18b2b3c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  625da8d25a67c197
-#   text hash     6c70310b04f1e1d0
+#   content hash  25624fe75d73fc60
+#   text hash     4df8e723f8b32457
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

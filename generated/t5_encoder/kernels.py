@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  625da8d25a67c197
-#   text hash     48d32539c0012a15
+#   content hash  25624fe75d73fc60
+#   text hash     24e104361a2842a8
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  625da8d25a67c197
-#   text hash     3dfd4a7fc64a27fd
+#   content hash  25624fe75d73fc60
+#   text hash     3f9d5a9c97500965
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  625da8d25a67c197
-#   text hash     73c8e2d032e7d1dd
+#   content hash  25624fe75d73fc60
+#   text hash     8676ef84f33381db
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

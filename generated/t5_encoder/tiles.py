@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  625da8d25a67c197
-#   text hash     cececb6134e24884
+#   content hash  25624fe75d73fc60
+#   text hash     8ea00b8cf464f9cf
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d3806c710daad497
-#   text hash     caa2522e0a80125e
+#   content hash  af3a65ec69a05ab5
+#   text hash     984994228fdbdc32
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

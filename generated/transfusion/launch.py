@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d3806c710daad497
-#   text hash     090912a3d3f164a1
+#   content hash  af3a65ec69a05ab5
+#   text hash     ef2032bd374f43be
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d3806c710daad497
-#   text hash     8d4803da6b3f6d42
+#   content hash  af3a65ec69a05ab5
+#   text hash     371f5328973cdd99
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

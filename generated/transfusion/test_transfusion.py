@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d3806c710daad497
-#   text hash     69340a1f3dfc74ad
+#   content hash  af3a65ec69a05ab5
+#   text hash     a36e794282d42464
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

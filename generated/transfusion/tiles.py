@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d3806c710daad497
-#   text hash     856909820bdf2edf
+#   content hash  af3a65ec69a05ab5
+#   text hash     a94acaa107b5185b
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d2d6dca1c4d06275
-#   text hash     01be69135592ad16
+#   content hash  c3e6847212fb46e5
+#   text hash     3acde20b4b942cfa
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

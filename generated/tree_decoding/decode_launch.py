@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d2d6dca1c4d06275
-#   text hash     7379c47e7b61360f
+#   content hash  c3e6847212fb46e5
+#   text hash     b6281df7a44556df
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d2d6dca1c4d06275
-#   text hash     4364334fc5bb1b61
+#   content hash  c3e6847212fb46e5
+#   text hash     1475364cf6547faa
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d2d6dca1c4d06275
-#   text hash     60ea01b724e41671
+#   content hash  c3e6847212fb46e5
+#   text hash     89f0c10847740d40
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -57,7 +57,8 @@ class Emulation:
         )
         tma = SimpleNamespace(
             async_load=lambda *given: self.now.copy(*given),
-            async_atomic_add=lambda *given: self.now.add(*given),
+            async_store=lambda *given: self.now.put(*given, adds=False),
+            async_atomic_add=lambda *given: self.now.put(*given, adds=True),
             store_wait=lambda pendings: self.now.wait_for_stores(pendings),
         )
         hopper = _module(
@@ -102,6 +103,19 @@ class Emulation:
 
     def _expect(self, barrier: Barrier, count: Any) -> None:
         barrier.expect(int(count))
+
+    def _assembly(self, text: str, constraints: str, given: Sequence[Any], *told: Any) -> Any:
+        if "atom.acquire" in text:  # by the first thread
+            place = Pointer(given[0].memory, given[0].place.x[:1])
+            return Value(torch.cat([place.add(1).x, torch.full((31,), -(2**30), dtype=torch.int32)]))
+        if "shfl" in text:  # from the first thread
+            count, place = given[0].x[0], Pointer(given[1].memory, given[1].place.x[:1])
+            hold(count == 0 or place.load(None, None).x.item() >= 2**24, "programs that ran have told what they stored")
+            return Value(count.expand(32))
+        if "bulk.wait_group" in text:
+            self.now.wait_for_stores(0)
+            return Pointer(given[0].memory, given[0].place.x[:1]).add(2**24)
+        return _assembly(text, given)
 
     def _multiply(self, a: Any, b: Any, acc: Any, *, use_acc: Any = True, is_async: bool = False) -> Product:
         assert is_async
@@ -155,7 +169,7 @@ class Emulation:
             "convert_layout": lambda x, layout, assert_trivial=False: x,
             "join": lambda a, b: Value(torch.stack((a.x, b.x), -1)),
             "split": lambda x: (Value(x.x[..., 0]), Value(x.x[..., 1])),
-            "inline_asm_elementwise": _assembly,
+            "inline_asm_elementwise": self._assembly,
             "warp_specialize": lambda tasks, warps, registers: self.now.specialize(tasks),
             "static_assert": lambda holds, told="": hold(holds, told),
             "num_warps": lambda: 4,
@@ -267,7 +281,7 @@ def _scanned(x: Value, axis: int, combine: Callable[[Value, Value], Value]) -> V
     return Value(torch.stack([one.x for one in found]))
 
 
-def _assembly(text: str, constraints: str, given: Sequence[Any], dtype: DType, is_pure: bool, pack: int) -> Any:
+def _assembly(text: str, given: Sequence[Any]) -> Any:
     """What a piece of assembly does, as far as packages have such pieces."""
     if "cvt.rn" in text:
         half = torch.bfloat16 if "bf16x2" in text else torch.float16

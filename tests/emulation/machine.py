@@ -269,15 +269,16 @@ class Machine:
         self.copies.append(come)
         self.pause()
 
-    def add(self, target: Any, place: Sequence[Any], tile: Shared) -> None:
-        """Has a tile of shared memory added to memory, before the group waits for it."""
+    def put(self, target: Any, place: Sequence[Any], tile: Shared, adds: bool) -> None:
+        """Has a tile of shared memory stored or added to memory, before the group waits for it."""
         group = self.at_work
         assert group
 
-        def added() -> None:
-            target.part(place).add_(tile.x)
+        def come() -> None:
+            part = target.part(place)
+            part.copy_(part + tile.x if adds else tile.x)
 
-        group.stores.append(added)
+        group.stores.append(come)
         self.pause()
 
     def wait_for_stores(self, left: int) -> None:

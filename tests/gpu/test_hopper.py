@@ -233,7 +233,7 @@ def test_decays_learn_by_programs_that_take_tiles_in_turns(name: str, monkeypatc
         learned = [x.detach().requires_grad_() for x in (*given, decay)]
         out, _ = package.call("hopper", *learned[:3], **more, log_decay=learned[3])
         found.append(torch.autograd.grad(out, learned, dout))
-    assert stages == [1, 2]
+    assert stages == [1, 2 if name == "log_decay" else 1]  # parameters of packed ones leave no room for a second
     one, turns = ([x.float() for x in gradients] for gradients in found)
     # what programs add to memory comes in any order
     assert torch.equal(one[1], turns[1]) and torch.equal(one[2], turns[2])

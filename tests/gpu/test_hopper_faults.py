@@ -41,11 +41,12 @@ FAULTS = {
     "the LSE in other units": (FORWARD, "m + tl.log2(l),", "m + tl.log(l),"),
     "mixed tiles backward without their mask": (BACKWARD, "tl.where(keep, p, 0.0)", "tl.where(keep, p, p)"),
     "dQ added up twice": (
-        BACKWARD, "    add_tile(dq_sum_desc, [place * 16, 0], shares.index(WORKER))\n",
-        "    add_tile(dq_sum_desc, [place * 16, 0], shares.index(WORKER))\n" * 2
+        BACKWARD, "            add_tile(dq_sum_desc, [(place + worker) * 16, 0], shares.index(worker))\n",
+        "            add_tile(dq_sum_desc, [(place + worker) * 16, 0], shares.index(worker))\n" * 2
     ),
     "dQ of the first worker's keys alone": (BACKWARD, "factors.index(turn * 2 + i)", "factors.index(turn * 2)"),
-    "dQ added to the tile of the other worker": (BACKWARD, "* (BLOCK_D // 64) + WORKER", "* (BLOCK_D // 64)"),
+    "dQ added to the tile of the other worker": (BACKWARD, "(place + worker) * 16", "(place + 1 - worker) * 16"),
+    "dQ of the last program alone": (BACKWARD, "if before == 0:\n            s", "if before >= 0:\n            s"),
     "delta with the other sign": (BACKWARD, "(dp - delta[None, :])", "(dp + delta[None, :])"),
     "the first worker's keys for both": (BACKWARD, "k_tiles[WORKER]", "k_tiles[0]"),
     "wide heads' mixed tiles without their mask": (WIDE, "tl.where(keep, p, 0.0)", "tl.where(keep, p, p)"),

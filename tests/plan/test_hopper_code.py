@@ -113,7 +113,7 @@ def test_keys_are_given_back_once_for_each_tile() -> None:
         waits = [i for i, text in enumerate(texts) if text.startswith("mbarrier.wait(kv_ready.")]
         walks = [i for i, x in enumerate(there.body) if walked(x)]
         frees = [i for i, text in enumerate(texts) if text.startswith("mbarrier.arrive(kv_free.")]
-        (wait,), (free,), read = waits, frees, [i for i, text in enumerate(texts) if "tma.store_wait(0)" in text]
+        (wait,), (free,), read = waits, frees, [i for i, text in enumerate(texts) if "wait(shares_read" in text]
         assert wait < min(walks) <= max(walks) < free < min(read), package
         assert [ast.unparse(x) for x in there.orelse] == [texts[free]], package  # a tile that no sequence has
         seen += 1

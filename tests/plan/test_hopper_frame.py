@@ -24,29 +24,39 @@ def as_products_leave(rows: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("size", "block_m"), SIZES)
-def test_sums_of_dq_become_its_rows(size: int, block_m: int) -> None:
+@pytest.mark.parametrize("block_n", [64, 128])
+def test_sums_of_dq_become_its_rows(size: int, block_m: int, block_n: int) -> None:
     kernels = importlib.import_module("generated.causal.hopper_backward")
     tiles, columns = -(-ROWS // block_m), -(-size // 64) * 64
     torch.manual_seed(0)
     sums = torch.randn(BATCH, HEADS, tiles * block_m, columns, device=DEVICE)
     dq = torch.full((BATCH * ROWS * HEADS * size + 64,), 7.0, device=DEVICE)
-    place = (as_products_leave(sums), dq, 0.5, ROWS, HEADS)
-    kernels.finish[BATCH * HEADS, tiles](*place, D=size, BLOCK_M=block_m, TILE_AXIS=1)
+    counts = torch.full((1 + BATCH * HEADS * tiles,), 2**24 + 3, dtype=torch.int32, device=DEVICE)
+    left = as_products_leave(sums)
+    if block_n == 128:  # no program came to the first tile of the last head, which may have anything for its sums
+        counts[-tiles] = 0
+        left.view(BATCH, HEADS, tiles, -1)[-1, -1, 0] = float("nan")
+        sums[-1, -1, :block_m] = 0
+    place = (left, counts, dq, 0.5, ROWS, HEADS)
+    kernels.finish[BATCH * HEADS, tiles](*place, D=size, BLOCK_M=block_m, BLOCK_N=block_n, TILE_AXIS=1)
     found = dq[:-64].view(BATCH, ROWS, HEADS, size)
     assert torch.equal(found, 0.5 * sums[:, :, :ROWS, :size].transpose(1, 2))
     assert torch.equal(dq[-64:], torch.full_like(dq[-64:], 7.0))  # nothing is written behind it
 
 
 @pytest.mark.parametrize(("size", "block_m"), SIZES)
-def test_all_that_dq_is_added_up_in_begins_as_zero(size: int, block_m: int) -> None:
+@pytest.mark.parametrize("block_n", [64, 128])
+def test_sums_of_dq_or_counts_of_programs_begin_as_zero(size: int, block_m: int, block_n: int) -> None:
     kernels, runtime = (importlib.import_module(f"generated.causal.{name}") for name in ("hopper_backward", "runtime"))
     tiles, columns = -(-ROWS // block_m), -(-size // 64) * 64
     out, dout = (torch.randn(BATCH, ROWS, HEADS, 64, device=DEVICE) for _ in range(2))
     sums = torch.full((BATCH * HEADS * tiles * block_m * columns + 64,), 7.0, device=DEVICE)
     delta = torch.empty(BATCH, HEADS, ROWS, device=DEVICE)
     sources = (runtime.tile_source(x, block_m) for x in (out, dout))
-    counted = torch.full((1,), 5, dtype=torch.int32, device=DEVICE)
-    given = (*sources, sums, counted, None, delta, ROWS, HEADS)
-    kernels.prepare[BATCH * HEADS, tiles](*given, D=size, BLOCK_M=block_m, BLOCK_DV=64, TILE_AXIS=1)
-    assert not counted.any() and not sums[:-64].any() and torch.equal(sums[-64:], torch.full_like(sums[-64:], 7.0))
+    counts = torch.full((2 + BATCH * HEADS * tiles,), 5, dtype=torch.int32, device=DEVICE)
+    given = (*sources, sums, counts, None, delta, ROWS, HEADS)
+    kernels.prepare[BATCH * HEADS, tiles](*given, D=size, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_DV=64, TILE_AXIS=1)
+    begun, kept = (counts[1:-1], sums) if block_n == 128 else (sums[:-64], counts[1:])
+    assert counts[0] == 0 and not begun.any() and counts[-1] == 5
+    assert (kept == kept[-1]).all() and sums[-1] == 7
     torch.testing.assert_close(delta, (out * dout).sum(-1).transpose(1, 2))

@@ -97,7 +97,13 @@ def backward(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "grouped, joined", "heads that come group by group, and the last ones, which are one group"
     yield "behind", "a tile's place behind those of the heads that come group by group"
     yield "place", "the place of a tile in the order in which programs take them; also a place in dq_sum"
-    yield "taken_ptr", "how many tiles programs have taken beside the first of each"
+    yield (
+        "taken_ptr",
+        "how many tiles programs have taken beside the first of each; behind it, for each tile of queries of a head, "
+        "how many have come with a share of dQ, and 2**24 more once that of the first is there",
+    )
+    yield "count_ptr", "the latter number of the tile at hand"
+    yield "counted", "what add_shares takes of the kernel's parameters"
     yield "places", "for each stage of keys which tile of which head it is"
     yield "STAGES", "stages of the buffers of queries and of dout"
     yield "K_STAGES", "stages of those of keys and of values: 2 where programs take tiles in turns, else 1"
@@ -109,7 +115,7 @@ def backward(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "turns", "where programs take tiles in turns, kv_free and places: what tells of the next ones"
     yield "begun", "tiles of keys so far: this one has stage begun % K_STAGES"
     yield "kv_ready", "for each stage of these a barrier that keys and values have come"
-    yield "kv_free", "for each a barrier that both workers are done with them"
+    yield "kv_free", "for each a barrier that both workers are done with them, and add_shares knows which they are"
     yield "k_tiles", "the keys of each worker"
     yield (
         "v_held, v_shared",
@@ -118,7 +124,10 @@ def backward(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "zeros", "what the products for scores and dP begin with"
     yield "free", "for each stage of the buffers a barrier that workers are done with it"
     yield "factors", "ds as workers exchange it, [BLOCK_M, 64] by stage and worker"
-    yield "factors_ready", "for each of these stages a barrier that both workers have stored theirs"
+    yield (
+        "factors_ready",
+        "for each of these stages a barrier that both workers have stored theirs, and shares are read",
+    )
     yield "turn", "the stage that is at hand"
     yield "distance", "how far each key stands before each query, q_pos - k_pos"
     yield "near, far", "q_pos - k_pos is near - far: near is known of each register, far one number for all of a thread"
@@ -128,6 +137,8 @@ def backward(plan: Plan) -> Iterator[tuple[str, str]]:
     )
     yield "AHEAD, ASIDE", "the first query and the first column of the worker's half of the program's share of dQ"
     yield "shares", "each worker's half in shared memory, for the copy engine"
+    yield "shares_ready", "for each worker a barrier that it has stored its half"
+    yield "shares_read", "a barrier that the copy engine has read both"
     yield "eighths", "[8, 16], eight times 1 / 8: columns of a product of dS with it add up to its sums"
     yield (
         "key_sums, row_sums",

@@ -7,43 +7,33 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from .. import programs, visibility
+from .. import programs
 from ..analysis import IN_LOG2
 from ..common_values import CommonValues
-from ..kernel_terms import KernelTerms
 from ..loops import Loops
 from ..parameters import Kernel, Parameter, Step
-from ..positions import BEGIN
-from ..shared_parameters import SharedParameters
-from ..statements import Block, Bundle, Call, Loop, Statement, names, needed, reads, targets
-from . import hopper_copies, hopper_order, hopper_scores, hopper_values
-from .hopper_added import LOG2, Added
+from ..statements import Block, Bundle, Call, Loop, Statement, names, needed, reads
+from . import hopper_copies, hopper_order, hopper_values
+from .hopper_added import LOG2
 from .hopper_frame import Frame
 from .hopper_order import KeyOrder
-from .hopper_sums import Sums
+from .hopper_weights import Weights
 from .partition import Role, numbers_first, partition
 
-_LAYOUTS = {"k_pos": "gl.SliceLayout(1, SCORES)", "row": "gl.SliceLayout(0, SCORES)"}
 _ORDER = ("items", "tiles", "group", "grouped", "joined")  # of tiles: runtime.py tells it out of a grid
 _FIXED = ("BLOCK_M", "BLOCK_N", "STAGES")
+_SHARED_OUT = (
+    "q_len",
+    "exchange",
+    "dq_sum_desc",
+    "taken_ptr",
+    "WORKERS",
+)  # what bringing a share of dQ to memory takes
 
 
 @dataclass(frozen=True)
-class Backward:
+class Backward(Weights):
     """The backward pass of a variant."""
-
-    shared: SharedParameters
-    added: Added | None = None  # what its score terms are, where they have part in the LSE
-
-    @cached_property
-    def terms(self) -> KernelTerms:
-        """The spec's terms, of programs that own keys."""
-        return self.shared.analysis.by_key
-
-    @cached_property
-    def sums(self) -> Sums:
-        """What is summed up on the way."""
-        return Sums(self.shared)
 
     @property
     def cut(self) -> bool:
@@ -107,22 +97,11 @@ class Backward:
     def step(self) -> Step:
         """The function that handles one tile of queries."""
         results = ("at", "dk", "dv", *self.sums.carried)
-        own = (*results, "k_tiles", "v_tile", "q_start", "exchange", "queries", "dq_sum_desc")
+        rows = (*self._rows(self._scored), *self._scored, *self._masked, *self.sums.step)
+        start = ("q_start",) if "q_start" in reads(rows) else ()
+        own = (*results, "k_tiles", "v_tile", *start, "exchange", "queries")
         constants = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "STAGES", "SCORES", "OUT", "WORKER")
-        return Step("accumulate", results, own, self._given(("sum_tile",), own), constants, False, self._masks_all)
-
-    def _given(self, more: tuple[str, ...], own: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """What no step changes: what terms read, and `more`; a step is given its `own` besides."""
-        terms = self.terms
-        loads = (*self._step_loads, *terms.loads("mask"))
-        read = reads((*self._inward, *terms.visible(apart=True), *loads)) | names(self._exponent)
-        scale = "scale_log2" if self._in_log2 else "scale"
-        lengths = (name for name in ("q_len", "k_len") if name in reads((*self._scored, *self._masked)))
-        fixed = tuple(dict.fromkeys((*lengths, *more, scale, "k_pos", *self.sums.read)))
-        made = {*fixed, *own, "row", "q_pos", "q_first", *targets(loads)}
-        words: tuple[str, ...] = tuple(name for name in ("b", "h") if name in read)
-        words += (BEGIN,) if {"q_pos", "q_first"} & read and BEGIN not in fixed else ()
-        return (("terms", (*fixed, *words, *terms.passed(read, {*made, *words}, ("k_added",)))),)
+        return Step("accumulate", results, own, self._given(own), constants, False, self._masks_all)
 
     def _loops(self, step: Callable[[str, str], Call]) -> Loops:
         """The loops over tiles of queries, with a call for each."""
@@ -143,16 +122,6 @@ class Backward:
             masked=self._masks_all,
             known=a.shared_range,
         )
-
-    @property
-    def _masks_all(self) -> bool:
-        """True if all tiles take the mask: a branch costs more than a band's one comparison, and slopes' registers.
-
-        Where a function of each score leaves few registers, but no slope, the branch is what costs less.
-        """
-        terms = self.terms
-        banded = terms.banded and not visibility.key_bounds(terms) and terms.weight != "sloped"
-        return banded or terms.steep or not self.shared.analysis.queries.full
 
     @property
     def _head_loads(self) -> tuple[Statement, ...]:
@@ -200,7 +169,6 @@ class Backward:
         """The kernel."""
         p, a, sums = self.shared, self.shared.analysis, self.sums
         body = (
-            Statement("sum_tile", self._sum_tile),
             *self._head_loads,
             *self._k_added,
             *sums.begun,
@@ -209,26 +177,29 @@ class Backward:
             *sums.stored,
         )
         stored = {"dk_ptr", "dv_ptr", "scale", "Hq", "k_len", a.kv_heads, *names(p.storage.rows("k"))}
-        given = ("keys", "turns", "exchange", "queries", "dq_sum_desc")
+        given = ("keys", "turns", "exchange", "queries")
         constants = ("D", "DV", "BLOCK_D", "BLOCK_DV", "K_STAGES", "WORKERS")
         share = ("tile * WORKERS + WORKER", "room * WORKERS", "WIDE")
         cleared = self._cleared([("dk", "D"), ("dv", "DV")], share)
         work = self._role("arguments", body, stored | names(*self.order.given), given, constants, cleared)
-        loader = self.loader
+        loader, adder = self.loader, self._adder
         blocks: dict[str, tuple[Block, ...]] = {
             **self._scoring,
             "place_found": self.order.found,
             **work.blocks("work"),
             **loader.blocks("load"),
+            **adder.blocks("add"),
             "load_counts": (Statement("ends", "0", label="ends of sequences so far"),) if self.cut else (),
             "keys_loaded": hopper_copies.keys(p),
             "queries_loaded": hopper_copies.queries(p),
             "lse_loaded": self._lse,
-            "packed": self._packed(work.bundle, loader.bundle),
+            "packed": self._packed(work.bundle, loader.bundle, adder.bundle),
         }
         texts = {
             "work_takes": ", ".join(work.taken),
             "load_takes": ", ".join(loader.taken),
+            "add_takes": ", ".join(adder.taken),
+            "add_share_takes": ", ".join(("at", "place", *_SHARED_OUT)),
             "load_queries_takes": ", ".join(self._load_taken),
             "load_results": ", ".join(("at + 1", *self._load_results[1:])),
             "results": ", ".join(("at + 1", *self.step.results[1:])),
@@ -239,8 +210,10 @@ class Backward:
             "place_takes": ", ".join(("place", *self.order.takes)),
             "place_given": ", ".join(self.order.given),
             "place_tells": self.order.tells,
-            "exchange": self.sums.exchanged("factors_ready"),
-            "exchange_made": self.sums.exchanged("barriers(2, WORKERS)"),
+            "exchange": self.sums.exchanged("factors_ready", "shares_ready", "shares_read"),
+            "exchange_made": self.sums.exchanged(
+                "barriers(2, WORKERS + 1)", "barriers(WORKERS, 1)", "barriers(1, 1).index(0)"
+            ),
         }
         return Kernel("backward", self.parts, "hopper/backward.jinja", self.order.grid, self.step, blocks, texts)
 
@@ -283,6 +256,26 @@ class Backward:
         read = {"lse_ptr", "delta_ptr", "taken_ptr", "items", "k_len", *reads(hopper_copies.keys(p))}
         return self._role("lengths", body, read, given, ("K_STAGES", "WORKERS"), place="place")
 
+    @cached_property
+    def _adder(self) -> Role:
+        """The warp that brings shares of dQ to memory."""
+        body = self._walk("at", "add_share", ("at", self._share_tile, *_SHARED_OUT))
+        read = {"taken_ptr", *names(*self.order.given)}
+        given = ("keys", "turns", "exchange", "dq_sum_desc")
+        fixed, constants = ("BLOCK_M", "BLOCK_N"), ("BLOCK_D", "K_STAGES", "WORKERS")
+        return self._role(
+            "counted", (Statement("sum_tile", self._sum_tile), *body), read, given, constants, fixed=fixed
+        )
+
+    def _walk(self, results: str, function: str, taken: tuple[str, ...]) -> tuple[Block, ...]:
+        """A walk over the same tiles in the same order, with a call for each that masks nothing."""
+        return self._walked(self._loops(lambda mixed, tail: Call(results, function, taken)))
+
+    @property
+    def _share_tile(self) -> str:
+        """The first [64, 64] tile of dQ of the queries at hand, as text."""
+        return f"sum_tile + q_start // 64 * ({self._pieces})"
+
     def _role(
         self,
         bundle: str,
@@ -314,85 +307,10 @@ class Backward:
         """The statements that make the tuples which others unpack."""
         return tuple(dataclasses.replace(bundle, packs=True) for bundle in bundles)
 
-    def _laid_out(self, statement: Statement) -> Statement:
-        """A statement about the rows of a tile, where vectors have layouts; a worker has 64 of the keys."""
-        if statement.target == "k_pos":
-            value = f"k_start + {self._ahead}gl.arange(0, 64, {_LAYOUTS['k_pos']})"
-            statement = dataclasses.replace(statement, value=value)
-        elif statement.target == "row":
-            value = f"q_start + gl.arange(0, BLOCK_M, {_LAYOUTS['row']})"
-            statement = dataclasses.replace(statement, value=value)
-        return dataclasses.replace(statement, shape=statement.shape.replace("BLOCK_N", "64"))
-
-    @property
-    def _ahead(self) -> str:
-        """The first key of a worker behind that of its program, as the beginning of a sum."""
-        return "WORKER * 64 + "
-
-    def _rows(self, blocks: Iterable[Block]) -> tuple[Statement, ...]:
-        """The rows of a tile of queries, as far as some blocks need them."""
-        return tuple(map(self._laid_out, needed(programs.rows(self.shared.analysis, "q"), reads(blocks))))
-
-    @property
-    def _scored(self) -> tuple[Statement, ...]:
-        """The statements from a product of keys and queries to the score."""
-        loads = tuple(map(self._laid_out, self._step_loads))
-        return hopper_scores.scaled(self.shared.analysis, loads, self._inward)
-
-    @property
-    def _step_loads(self) -> tuple[Statement, ...]:
-        """What a step loads for scores."""
-        return () if self.added else self.terms.loads("step")
-
-    @property
-    def _inward(self) -> tuple[Statement, ...]:
-        """What terms make of a score in a step."""
-        return () if self.added else self.terms.inward
-
-    @property
-    def _in_log2(self) -> bool:
-        """True if products become scores in log2 units at once."""
-        return not self._inward
-
-    @property
-    def _exponent(self) -> str:
-        """Text of what 2 is raised to for the weights."""
-        if self.added:
-            return "score * scale_log2 + (k_added[:, None] - lse[None, :])"
-        return f"score * {self.shared.analysis.scale_log2} - lse[None, :]"
-
-    @property
-    def _factors(self) -> dict[str, str]:
-        """Texts of where numbers went that its terms do without, and of what makes a gradient of dP - delta."""
-        weight = "ds" if self._sloped else "p"
-        return {"exponent": self._exponent, "slope": self.shared.analysis.slope, "weight": weight}
-
-    @property
-    def _masked(self) -> tuple[Block, ...]:
-        """The statements that make `keep`, with the rows that no score needs: above it they would take registers.
-
-        Rows behind the last query have an LSE of inf, so that finite scores have a weight of 0 there. Where no later
-        key is visible, none behind the last one is.
-        """
-        terms = self.terms
-        rows = [] if self._in_log2 else ["(row < q_len)[None, :]"]
-        # measured to pay where all tiles take the mask
-        near = "of_registers(BLOCK_M, SCORES)" if self._masks_all else ""
-        keep = visibility.masked(terms, (*rows, *visibility.key_bounds(terms)), apart=True, near=near)
-        masked = (*map(self._laid_out, terms.loads("mask")), *keep)
-        known = self._rows(self._scored)
-        return (*(row for row in self._rows(masked) if row not in known), *masked)
-
     @property
     def holds_values(self) -> bool:
         """True if registers hold half of the values."""
         return hopper_values.fit(self.shared.spec, self._masked)
-
-    @property
-    def _sloped(self) -> tuple[Statement, ...]:
-        """What weights are multiplied by, at once, or slopes wait for dP as well: where inputs learn, they are 1."""
-        slopes = () if self.terms.sums else self.terms.outward
-        return (Statement("ds", "p", label="by dP - delta"), *slopes) if slopes else ()
 
     def _cleared(self, tensors: Iterable[tuple[str, str]], share: tuple[str, str, str]) -> tuple[Block, ...]:
         """Zeros in a share of the rows of some tensors that no sequence has."""

@@ -28,7 +28,7 @@ class Frame:
 
     @cached_property
     def prepare(self) -> Kernel:
-        """Delta, and zeros where dQ is added up."""
+        """Delta, and zeros where programs are counted or dQ is added up."""
         p = self.shared
         parts = (
             *p.operands("out_desc", "dout_desc"),
@@ -38,7 +38,7 @@ class Frame:
             Parameter("delta_ptr", "*fp32", "delta", written=True),
             *p.sizes(scale=False),
             *p.storage.aligned(),
-            *p.constants("D", "BLOCK_M", "BLOCK_DV"),
+            *p.constants("D", "BLOCK_M", "BLOCK_N", "BLOCK_DV"),
             p.axis("q"),
         )
         begin = tuple(
@@ -54,11 +54,12 @@ class Frame:
         p, a = self.shared, self.shared.analysis
         parts = (
             Parameter("dq_sum_ptr", "*fp32", "dq_sum"),
+            Parameter("taken_ptr", "*i32", "taken"),
             Parameter("dq_ptr", "*T", "dq", written=True),
             *p.sizes(),
             *p.storage.aligned(),
             *p.angles(),
-            *p.constants("D", "PAIRS", "BLOCK_M", *(("BLOCK_D",) if p.storage.cut else ()), "BLOCK_PAIRS"),
+            *p.constants("D", "PAIRS", "BLOCK_M", "BLOCK_N", *(("BLOCK_D",) if p.storage.cut else ()), "BLOCK_PAIRS"),
             p.axis("q"),
         )
         stores = rotation.back(a, "q", ("dq_ptr + first_row * D", "Hq * D"))
@@ -69,7 +70,7 @@ class Frame:
             dataclasses.replace(block, function="kernels.clear_rows") if isinstance(block, Call) else block
             for block in self.entered("q", read | reads((*begin, *stores)), [("dq", "D")])
         )
-        made = self._made("finish", parts, "q", (*enter, *begin), read | {"Hq", "scale"}, stores=stores)
+        made = self._made("finish", parts, "q", (*enter, *begin), read | {"Hq", "scale", "taken_ptr"}, stores=stores)
         return dataclasses.replace(made, texts={"slope": a.slope})
 
     @cached_property

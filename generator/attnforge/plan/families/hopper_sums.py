@@ -22,7 +22,7 @@ _EIGHTHS = (
 # Two stages of keys hide the ends of a walk, but beside sums they leave a step too few registers: up to so many queries
 # they pay. Kernels of more parameters than this have no room for two, as parameters pass through shared memory, too.
 _TURNS_TO = 1536
-_PARAMETERS = 33
+_PARAMETERS = 27
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,12 @@ class Sums:
         """The name of what a worker carries from step to step."""
         return ("key_sums",) if self.keys else ()
 
-    def exchanged(self, ready: str) -> str:
-        """Text of the buffers that workers exchange dS by, and of the barriers that tell when it is `ready`."""
-        return f"factors, {ready}, shares{', eighths' if self.keys else ''}"
+    def exchanged(self, ready: str, made: str, read: str) -> str:
+        """Text of the buffers that workers exchange dS by, and of those of their shares of dQ, with their barriers.
+
+        They tell that dS is `ready`, that shares are `made`, and that they are `read`.
+        """
+        return f"factors, {ready}, shares, {made}, {read}{', eighths' if self.keys else ''}"
 
     @property
     def eighths(self) -> tuple[Statement, ...]:

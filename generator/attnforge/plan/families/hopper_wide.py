@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..parameters import Kernel, Parameter, Step
-from ..statements import Block, Call, Statement, names, reads
+from ..statements import Block, Statement, names, reads
 from .hopper_backward import Backward
 from .partition import Role
 
@@ -39,7 +39,7 @@ class Wide(Backward):
         start = ("q_start",) if "q_start" in reads(rows) else ()
         constants = ("D", "BLOCK_M", "STAGES", "SCORES", "OUT")
         own = (*results, "k_tile", *start, "queries", "exchange")
-        return Step("weigh", results, own, self._given((), own), constants, False, self._masks_all)
+        return Step("weigh", results, own, self._given(own), constants, False, self._masks_all)
 
     @property
     def kernel(self) -> Kernel:
@@ -68,8 +68,8 @@ class Wide(Backward):
 
         weights = (*self._head_loads, *self._k_added, *self.step.packed, *self._loops(self.step.call).blocks)
         derived = ("at", "dk", "dk_rest", "v_tile", "queries", "exchange", "STAGES", "SCORES", "OUT")
-        tile = f"sum_tile + q_start // 64 * ({self._pieces})"
-        spread = self._walk("at", "spread", ("at", tile, "k_tile", "exchange", "dq_sum_ptr", "D", "BLOCK_M"))
+        summed = ("at", self._share_tile, "k_tile", "exchange", "dq_sum_ptr", "D", "BLOCK_M")
+        spread = self._walk("at", "spread", summed)
         here = "tl.program_id(0)"
         return {
             "dv": self._role(
@@ -100,10 +100,6 @@ class Wide(Backward):
                 place=here,
             ),
         }
-
-    def _walk(self, results: str, function: str, taken: tuple[str, ...]) -> tuple[Block, ...]:
-        """A walk over the same tiles in the same order, with a call for each that masks nothing."""
-        return self._walked(self._loops(lambda mixed, tail: Call(results, function, taken)))
 
     @property
     def told(self) -> Kernel:

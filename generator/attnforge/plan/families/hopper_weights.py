@@ -1,0 +1,135 @@
+"""What the backward kernels for Hopper GPUs make of scores once more: weights, and slopes by dP - delta."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from .. import programs, visibility
+from ..kernel_terms import KernelTerms
+from ..positions import BEGIN
+from ..shared_parameters import SharedParameters
+from ..statements import Block, Statement, names, needed, reads, targets
+from . import hopper_scores
+from .hopper_added import Added
+from .hopper_sums import Sums
+
+_LAYOUTS = {"k_pos": "gl.SliceLayout(1, SCORES)", "row": "gl.SliceLayout(0, SCORES)"}
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The statements of a step that make them; a step walks along tiles of queries, and a worker owns 64 keys."""
+
+    shared: SharedParameters
+    added: Added | None = None  # what its score terms are, where they have part in the LSE
+
+    @cached_property
+    def terms(self) -> KernelTerms:
+        """The spec's terms, of programs that own keys."""
+        return self.shared.analysis.by_key
+
+    @cached_property
+    def sums(self) -> Sums:
+        """What is summed up on the way."""
+        return Sums(self.shared)
+
+    @property
+    def _masks_all(self) -> bool:
+        """True if all tiles take the mask: a branch costs more than a band's one comparison, and slopes' registers.
+
+        Where a function of each score leaves few registers, but no slope, the branch is what costs less.
+        """
+        terms = self.terms
+        banded = terms.banded and not visibility.key_bounds(terms) and terms.weight != "sloped"
+        return banded or terms.steep or not self.shared.analysis.queries.full
+
+    def _given(self, own: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """What no step changes of what terms read; a step is given its `own` besides."""
+        terms = self.terms
+        loads = (*self._step_loads, *terms.loads("mask"))
+        read = reads((*self._inward, *terms.visible(apart=True), *loads)) | names(self._exponent)
+        scale = "scale_log2" if self._in_log2 else "scale"
+        lengths = (name for name in ("q_len", "k_len") if name in reads((*self._scored, *self._masked)))
+        fixed = tuple(dict.fromkeys((*lengths, scale, "k_pos", *self.sums.read)))
+        made = {*fixed, *own, "row", "q_pos", "q_first", *targets(loads)}
+        words: tuple[str, ...] = tuple(name for name in ("b", "h") if name in read)
+        words += (BEGIN,) if {"q_pos", "q_first"} & read and BEGIN not in fixed else ()
+        return (("terms", (*fixed, *words, *terms.passed(read, {*made, *words}, ("k_added",)))),)
+
+    def _rows(self, blocks: Iterable[Block]) -> tuple[Statement, ...]:
+        """The rows of a tile of queries, as far as some blocks need them."""
+        return tuple(map(self._laid_out, needed(programs.rows(self.shared.analysis, "q"), reads(blocks))))
+
+    @property
+    def _scored(self) -> tuple[Statement, ...]:
+        """The statements from a product of keys and queries to the score."""
+        loads = tuple(map(self._laid_out, self._step_loads))
+        return hopper_scores.scaled(self.shared.analysis, loads, self._inward)
+
+    @property
+    def _step_loads(self) -> tuple[Statement, ...]:
+        """What a step loads for scores."""
+        return () if self.added else self.terms.loads("step")
+
+    @property
+    def _inward(self) -> tuple[Statement, ...]:
+        """What terms make of a score in a step."""
+        return () if self.added else self.terms.inward
+
+    @property
+    def _in_log2(self) -> bool:
+        """True if products become scores in log2 units at once."""
+        return not self._inward
+
+    @property
+    def _exponent(self) -> str:
+        """Text of what 2 is raised to for the weights."""
+        if self.added:
+            return "score * scale_log2 + (k_added[:, None] - lse[None, :])"
+        return f"score * {self.shared.analysis.scale_log2} - lse[None, :]"
+
+    @property
+    def _factors(self) -> dict[str, str]:
+        """Texts of where numbers went that its terms do without, and of what makes a gradient of dP - delta."""
+        weight = "ds" if self._sloped else "p"
+        return {"exponent": self._exponent, "slope": self.shared.analysis.slope, "weight": weight}
+
+    @property
+    def _masked(self) -> tuple[Block, ...]:
+        """The statements that make `keep`, with the rows that no score needs: above it they would take registers.
+
+        Rows behind the last query have an LSE of inf, so that finite scores have a weight of 0 there. Where no later
+        key is visible, none behind the last one is.
+        """
+        terms = self.terms
+        rows = [] if self._in_log2 else ["(row < q_len)[None, :]"]
+        # measured to pay where all tiles take the mask
+        near = "of_registers(BLOCK_M, SCORES)" if self._masks_all else ""
+        keep = visibility.masked(terms, (*rows, *visibility.key_bounds(terms)), apart=True, near=near)
+        masked = (*map(self._laid_out, terms.loads("mask")), *keep)
+        known = self._rows(self._scored)
+        return (*(row for row in self._rows(masked) if row not in known), *masked)
+
+    @property
+    def _sloped(self) -> tuple[Statement, ...]:
+        """What weights are multiplied by, at once, or slopes wait for dP as well: where inputs learn, they are 1."""
+        slopes = () if self.terms.sums else self.terms.outward
+        return (Statement("ds", "p", label="by dP - delta"), *slopes) if slopes else ()
+
+    def _laid_out(self, statement: Statement) -> Statement:
+        """A statement about the rows of a tile, where vectors have layouts; a worker has 64 of the keys."""
+        if statement.target == "k_pos":
+            value = f"k_start + {self._ahead}gl.arange(0, 64, {_LAYOUTS['k_pos']})"
+            statement = dataclasses.replace(statement, value=value)
+        elif statement.target == "row":
+            value = f"q_start + gl.arange(0, BLOCK_M, {_LAYOUTS['row']})"
+            statement = dataclasses.replace(statement, value=value)
+        return dataclasses.replace(statement, shape=statement.shape.replace("BLOCK_N", "64"))
+
+    @property
+    def _ahead(self) -> str:
+        """The first key of a worker behind that of its program, as the beginning of a sum."""
+        return "WORKER * 64 + "

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ed272bd8d6998b84
-#   text hash     868fe96b8e666ab8
+#   content hash  46677263868f5398
+#   text hash     f38f38c675f20227
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ed272bd8d6998b84
-#   text hash     9ffeed712f9bb514
+#   content hash  46677263868f5398
+#   text hash     e96e0a5a1b718cfe
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

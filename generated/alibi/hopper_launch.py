@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ed272bd8d6998b84
-#   text hash     23c03f379ab9cb14
+#   content hash  46677263868f5398
+#   text hash     31d76a1a61dfea94
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ed272bd8d6998b84
-#   text hash     1a6b75d52c6dc98d
+#   content hash  46677263868f5398
+#   text hash     eac57343e08057be
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

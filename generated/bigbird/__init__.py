@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  881d3d8df8105ab4
-#   text hash     2671fedd9deba3b9
+#   content hash  1e2cedab71386988
+#   text hash     989e24853fe1beb1
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

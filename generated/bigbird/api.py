@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  881d3d8df8105ab4
-#   text hash     61af12484c4dfb52
+#   content hash  1e2cedab71386988
+#   text hash     dd6fb5c3c5c9b4fb
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

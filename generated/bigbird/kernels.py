@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  881d3d8df8105ab4
-#   text hash     9d2b9583ae39faae
+#   content hash  1e2cedab71386988
+#   text hash     6eb12ddf6f69618a
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  881d3d8df8105ab4
-#   text hash     db22db9c02f0b7c9
+#   content hash  1e2cedab71386988
+#   text hash     b8963b7fe98567b8
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  881d3d8df8105ab4
-#   text hash     72c930b21ca5b615
+#   content hash  1e2cedab71386988
+#   text hash     f1dabc2513b6b444
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  860aa3ada0bc787e
-#   text hash     6b0d7a4998441b9a
+#   content hash  c26396868303eb81
+#   text hash     46cd12890756599a
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

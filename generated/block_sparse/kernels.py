@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  860aa3ada0bc787e
-#   text hash     1186934255115fe4
+#   content hash  c26396868303eb81
+#   text hash     264b83b14c56f1bd
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  860aa3ada0bc787e
-#   text hash     41db21bc5138ac28
+#   content hash  c26396868303eb81
+#   text hash     d5bc256909c18d24
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

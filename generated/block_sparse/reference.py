@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  860aa3ada0bc787e
-#   text hash     f3c7098ea2cc9424
+#   content hash  c26396868303eb81
+#   text hash     e417a633535dcba3
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

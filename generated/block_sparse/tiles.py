@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  860aa3ada0bc787e
-#   text hash     0a1aaeb2d27e5c9c
+#   content hash  c26396868303eb81
+#   text hash     ea145506df3c78d8
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  200d1d5adf0edc35
-#   text hash     f0132b4f6c376727
+#   content hash  6b17088435ffd57b
+#   text hash     0d6dfa75839e9ad0
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  200d1d5adf0edc35
-#   text hash     f10c74a5069a052e
+#   content hash  6b17088435ffd57b
+#   text hash     c1f3e2b7dea22618
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  200d1d5adf0edc35
-#   text hash     40c606c5278129c1
+#   content hash  6b17088435ffd57b
+#   text hash     a77dcb8923a4dc69
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  200d1d5adf0edc35
-#   text hash     4be5b6cf2b4249dc
+#   content hash  6b17088435ffd57b
+#   text hash     3f228ebb4c0d63ec
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  200d1d5adf0edc35
-#   text hash     16c6145e90723a65
+#   content hash  6b17088435ffd57b
+#   text hash     2c0939ade76b5211
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  136b114033ed362d
-#   text hash     9f3610a2bcefae3e
+#   content hash  3bcd16a6227e798b
+#   text hash     d5548c459dc3c4da
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  136b114033ed362d
-#   text hash     17e4d7636a707a3e
+#   content hash  3bcd16a6227e798b
+#   text hash     f3054f79833a784b
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

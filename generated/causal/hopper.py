@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  136b114033ed362d
-#   text hash     dd55c050df2d4402
+#   content hash  3bcd16a6227e798b
+#   text hash     807c6afbfb3b1868
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

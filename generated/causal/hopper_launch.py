@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  136b114033ed362d
-#   text hash     9ab0f803a48930a3
+#   content hash  3bcd16a6227e798b
+#   text hash     ba09b02d26e95b05
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

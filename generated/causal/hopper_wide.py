@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  136b114033ed362d
-#   text hash     91bbd33fe258ed57
+#   content hash  3bcd16a6227e798b
+#   text hash     100e20cea5fb788d
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

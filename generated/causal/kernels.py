@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  136b114033ed362d
-#   text hash     7359849dbcb1eb7d
+#   content hash  3bcd16a6227e798b
+#   text hash     bf3920edd5df62be
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  136b114033ed362d
-#   text hash     547c112864ab6576
+#   content hash  3bcd16a6227e798b
+#   text hash     ef4dbece606bbb7c
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  136b114033ed362d
-#   text hash     c261d7675adb114c
+#   content hash  3bcd16a6227e798b
+#   text hash     0689c5b3e0cb9806
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3025bd7188acb0ff
-#   text hash     4269f40bef70ba49
+#   content hash  a81c66b91448758f
+#   text hash     c646a53ad25ed177
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3025bd7188acb0ff
-#   text hash     aa1d33b56e8b521e
+#   content hash  a81c66b91448758f
+#   text hash     1bab65a1f677aa7f
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3025bd7188acb0ff
-#   text hash     849dbeedb0179693
+#   content hash  a81c66b91448758f
+#   text hash     1cdafd6b0cef1248
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

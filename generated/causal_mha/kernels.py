@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3025bd7188acb0ff
-#   text hash     8bc3a354205233dc
+#   content hash  a81c66b91448758f
+#   text hash     f0dad1f245928265
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

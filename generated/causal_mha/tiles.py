@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3025bd7188acb0ff
-#   text hash     e9e9fe8571403b33
+#   content hash  a81c66b91448758f
+#   text hash     f15d30101852402e
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

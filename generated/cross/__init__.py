@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  66016b4f381f6cc3
-#   text hash     6838481613f8252c
+#   content hash  ef588be5d81e1768
+#   text hash     50631c8d4510e964
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

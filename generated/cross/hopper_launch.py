@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  66016b4f381f6cc3
-#   text hash     6159bb3efa641042
+#   content hash  ef588be5d81e1768
+#   text hash     12636c351df28ddb
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

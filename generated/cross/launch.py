@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  66016b4f381f6cc3
-#   text hash     79ca15e14a2189ae
+#   content hash  ef588be5d81e1768
+#   text hash     675d4c008e3a49d2
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  66016b4f381f6cc3
-#   text hash     b6c37413f839d3fc
+#   content hash  ef588be5d81e1768
+#   text hash     f8e14ca101b1ab15
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

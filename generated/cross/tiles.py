@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  66016b4f381f6cc3
-#   text hash     caeb00cdfc574ffe
+#   content hash  ef588be5d81e1768
+#   text hash     194551b6d7d5b0c4
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6f5096c6a6e1fd46
-#   text hash     a6f32500da049f2e
+#   content hash  e3e8a0c13331aa13
+#   text hash     a880634297f72dee
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

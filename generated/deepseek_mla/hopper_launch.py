@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6f5096c6a6e1fd46
-#   text hash     8e03429bac08a407
+#   content hash  e3e8a0c13331aa13
+#   text hash     08425218c27a6d75
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

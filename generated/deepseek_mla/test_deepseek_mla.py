@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6f5096c6a6e1fd46
-#   text hash     39900f100ac2fd2b
+#   content hash  e3e8a0c13331aa13
+#   text hash     64c91ca2cc9934e0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

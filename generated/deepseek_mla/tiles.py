@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6f5096c6a6e1fd46
-#   text hash     8e2887493a71b29d
+#   content hash  e3e8a0c13331aa13
+#   text hash     f326af9c557c2156
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

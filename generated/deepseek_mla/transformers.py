@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6f5096c6a6e1fd46
-#   text hash     b42a8da86370cb2d
+#   content hash  e3e8a0c13331aa13
+#   text hash     603c82ab04081d60
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  458a1ca223381393
-#   text hash     8db33b88c4543bee
+#   content hash  293ef7493201e87a
+#   text hash     8afd8ed19698f0ba
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  458a1ca223381393
-#   text hash     615a70a7b75e8c8e
+#   content hash  293ef7493201e87a
+#   text hash     9ec236151f540eb6
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f2d04ceb1b5d72d1
-#   text hash     64e66c796d1e6759
+#   content hash  fffc8c86ee171397
+#   text hash     4181e31460b8771a
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f2d04ceb1b5d72d1
-#   text hash     04a1f4f90991c881
+#   content hash  fffc8c86ee171397
+#   text hash     b6505c1240a0f415
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

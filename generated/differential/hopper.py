@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f2d04ceb1b5d72d1
-#   text hash     5e8d228557f43359
+#   content hash  fffc8c86ee171397
+#   text hash     1a9bfc8021188efd
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f2d04ceb1b5d72d1
-#   text hash     21816c70cd305ded
+#   content hash  fffc8c86ee171397
+#   text hash     ff97832aa31c3579
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

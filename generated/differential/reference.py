@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f2d04ceb1b5d72d1
-#   text hash     a84f6d62e0701278
+#   content hash  fffc8c86ee171397
+#   text hash     7d3fa0212bae9ce2
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f2d04ceb1b5d72d1
-#   text hash     7d612757347b4710
+#   content hash  fffc8c86ee171397
+#   text hash     0cfc5aa3fe694204
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

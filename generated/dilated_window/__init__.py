@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  869098222f5e72f5
-#   text hash     57395f940f8c416c
+#   content hash  8743b1a23e441282
+#   text hash     91ceed07a43dbd3a
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  869098222f5e72f5
-#   text hash     ad8fc5a76fb239b6
+#   content hash  8743b1a23e441282
+#   text hash     92e9ef4af2fcc251
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  869098222f5e72f5
-#   text hash     841bf146fe0d1406
+#   content hash  8743b1a23e441282
+#   text hash     eb91cd841109bdb3
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

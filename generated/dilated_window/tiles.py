@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  869098222f5e72f5
-#   text hash     b4d4c7ed028f6723
+#   content hash  8743b1a23e441282
+#   text hash     a7133234b13dc479
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

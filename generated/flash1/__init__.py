@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d195b1071ec96bb3
-#   text hash     062d9f5ba20b19a3
+#   content hash  aeeef873492952a7
+#   text hash     9395657a17f22293
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

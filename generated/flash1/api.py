@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d195b1071ec96bb3
-#   text hash     11b541cd09424433
+#   content hash  aeeef873492952a7
+#   text hash     92ad8e395460ceff
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

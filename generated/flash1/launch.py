@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d195b1071ec96bb3
-#   text hash     57f950eac9c094b5
+#   content hash  aeeef873492952a7
+#   text hash     d1aa6aa62a5db93f
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d195b1071ec96bb3
-#   text hash     cf5da3627d07d582
+#   content hash  aeeef873492952a7
+#   text hash     5fbf8728f7a972e3
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d195b1071ec96bb3
-#   text hash     316227e8b75105c3
+#   content hash  aeeef873492952a7
+#   text hash     83d7c15882e9bb55
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a32bc9de396338be
-#   text hash     4f6588e41268fbaa
+#   content hash  d8fa24ca981a9984
+#   text hash     ec5b5459ee5a7bee
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

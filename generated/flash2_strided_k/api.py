@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a32bc9de396338be
-#   text hash     778f70c21ebc6e3e
+#   content hash  d8fa24ca981a9984
+#   text hash     f0c2eb3ac504c2e0
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a32bc9de396338be
-#   text hash     f32fe948f2098550
+#   content hash  d8fa24ca981a9984
+#   text hash     18c20bc1e70fc7f5
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a32bc9de396338be
-#   text hash     92bbccaa5e2d3bc2
+#   content hash  d8fa24ca981a9984
+#   text hash     d84bf80ecc22d749
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

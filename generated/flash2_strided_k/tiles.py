@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a32bc9de396338be
-#   text hash     3123e229e723d0a7
+#   content hash  d8fa24ca981a9984
+#   text hash     3883d6be991140e0
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  366cfc4ad5722ee7
-#   text hash     8f47d1732a36a923
+#   content hash  53bcfa5b339bef55
+#   text hash     e999289fe6d545ae
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  366cfc4ad5722ee7
-#   text hash     57cd792726d6ea07
+#   content hash  53bcfa5b339bef55
+#   text hash     770f6f67b502266c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  366cfc4ad5722ee7
-#   text hash     39cd904aebbb9095
+#   content hash  53bcfa5b339bef55
+#   text hash     ef9a919f39484eda
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  366cfc4ad5722ee7
-#   text hash     3c77d0cc0f148d90
+#   content hash  53bcfa5b339bef55
+#   text hash     69a2405ffe6f112f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

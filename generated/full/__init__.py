@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  600af97f5c5d1492
-#   text hash     a8a62e2681299894
+#   content hash  d60280d367e573a9
+#   text hash     16710d9522f66cdb
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

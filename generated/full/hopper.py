@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  600af97f5c5d1492
-#   text hash     297f06214a72a54c
+#   content hash  d60280d367e573a9
+#   text hash     324427bd18563a65
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

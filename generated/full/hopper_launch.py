@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  600af97f5c5d1492
-#   text hash     46e19f1d35c9e392
+#   content hash  d60280d367e573a9
+#   text hash     e5679caab3f189d3
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

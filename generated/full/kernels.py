@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  600af97f5c5d1492
-#   text hash     0a28e5c004eb4b88
+#   content hash  d60280d367e573a9
+#   text hash     3968a102fe1b2db4
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

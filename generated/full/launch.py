@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  600af97f5c5d1492
-#   text hash     b47774255b08eed0
+#   content hash  d60280d367e573a9
+#   text hash     15ed3771c759be10
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  600af97f5c5d1492
-#   text hash     3cf9b4eff084fec9
+#   content hash  d60280d367e573a9
+#   text hash     acb992ca2f3c16c1
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

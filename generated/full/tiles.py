@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  600af97f5c5d1492
-#   text hash     df751e3ab7d2f5ba
+#   content hash  d60280d367e573a9
+#   text hash     a0094cb05bb366b8
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b21ccbca459c3989
-#   text hash     84200f6bd064f0cc
+#   content hash  f58354b693cb1e3a
+#   text hash     6e88b54e5685958b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

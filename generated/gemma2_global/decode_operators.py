@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b21ccbca459c3989
-#   text hash     b963d1d5aaa87d8f
+#   content hash  f58354b693cb1e3a
+#   text hash     619cdc3f60a015f0
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

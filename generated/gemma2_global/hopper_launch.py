@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b21ccbca459c3989
-#   text hash     c22c2f12475afc47
+#   content hash  f58354b693cb1e3a
+#   text hash     f7639dbadc4daf71
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

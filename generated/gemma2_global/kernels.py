@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b21ccbca459c3989
-#   text hash     664b51dc9f070bdd
+#   content hash  f58354b693cb1e3a
+#   text hash     192b8a23f072f1d9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b21ccbca459c3989
-#   text hash     105580675d8b99ed
+#   content hash  f58354b693cb1e3a
+#   text hash     fbbbc306c796f65e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bc3b61aca925e28d
-#   text hash     58fb3aee4b227d06
+#   content hash  c4998d653b1c7969
+#   text hash     765b8b84c628f9f0
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

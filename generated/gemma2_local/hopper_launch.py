@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bc3b61aca925e28d
-#   text hash     c7d29d021bda606d
+#   content hash  c4998d653b1c7969
+#   text hash     acf50bcd35d789f0
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

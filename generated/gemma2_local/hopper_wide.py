@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bc3b61aca925e28d
-#   text hash     fdeeadc45420f62f
+#   content hash  c4998d653b1c7969
+#   text hash     abaa9974f8378964
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bc3b61aca925e28d
-#   text hash     37f09fd00e2a466e
+#   content hash  c4998d653b1c7969
+#   text hash     82f312f5d2866201
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bc3b61aca925e28d
-#   text hash     c2ea6252a68fe3ae
+#   content hash  c4998d653b1c7969
+#   text hash     0e837475460ea685
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  544fc135f7627e06
-#   text hash     2182eadfe72b87b7
+#   content hash  5628deb9e9a9d6bd
+#   text hash     6f441b709856f8da
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  544fc135f7627e06
-#   text hash     40b0bcb1d310d52c
+#   content hash  5628deb9e9a9d6bd
+#   text hash     96e970dad7850d04
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  544fc135f7627e06
-#   text hash     c7ca1038b227674f
+#   content hash  5628deb9e9a9d6bd
+#   text hash     7a82f2a489ec5e9b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  544fc135f7627e06
-#   text hash     e0c06a2721191302
+#   content hash  5628deb9e9a9d6bd
+#   text hash     c10b77c519783dbd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

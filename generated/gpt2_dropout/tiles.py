@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  544fc135f7627e06
-#   text hash     a329b04a449b081d
+#   content hash  5628deb9e9a9d6bd
+#   text hash     d1d41c960391cd9c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  024a6d52b45b5bce
-#   text hash     1d7eb87d3b7cd677
+#   content hash  3081c2f8cc79bf32
+#   text hash     318e0d4c78cbff5d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

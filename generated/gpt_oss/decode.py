@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  024a6d52b45b5bce
-#   text hash     4518dad7d59ee63d
+#   content hash  3081c2f8cc79bf32
+#   text hash     21af5c2891595d4b
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  024a6d52b45b5bce
-#   text hash     9994d3849a82b042
+#   content hash  3081c2f8cc79bf32
+#   text hash     647d11cd0d020733
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  024a6d52b45b5bce
-#   text hash     033695d3c49684d3
+#   content hash  3081c2f8cc79bf32
+#   text hash     1ad85fdd02ebb01f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

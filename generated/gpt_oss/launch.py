@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  024a6d52b45b5bce
-#   text hash     4ae0155b3cebdc17
+#   content hash  3081c2f8cc79bf32
+#   text hash     9bfcdc20fab3c602
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7e56a14153e4b41e
-#   text hash     68288d9c917fcd66
+#   content hash  b2553b1f191860a4
+#   text hash     4881d4fe4901b08a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7e56a14153e4b41e
-#   text hash     8077623652c93c50
+#   content hash  b2553b1f191860a4
+#   text hash     94b6864a54608330
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7e56a14153e4b41e
-#   text hash     7224450b93aac5a5
+#   content hash  b2553b1f191860a4
+#   text hash     08ed2ec3ba6513f7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

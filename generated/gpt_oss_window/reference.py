@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7e56a14153e4b41e
-#   text hash     88779fefc04d689f
+#   content hash  b2553b1f191860a4
+#   text hash     82a7ce3dda74154f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

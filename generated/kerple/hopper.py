@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e60957279145e9a5
-#   text hash     a1aa27e627b83f56
+#   content hash  7ef9f10cc2a9db13
+#   text hash     0a84248a24f02f2d
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e60957279145e9a5
-#   text hash     0a8e284dc0b94c20
+#   content hash  7ef9f10cc2a9db13
+#   text hash     6e115863c6b48f36
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

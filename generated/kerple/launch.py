@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e60957279145e9a5
-#   text hash     435944e05d43422a
+#   content hash  7ef9f10cc2a9db13
+#   text hash     26c2d7bff2e9a0e3
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

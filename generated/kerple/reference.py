@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e60957279145e9a5
-#   text hash     1304fcf3586c630a
+#   content hash  7ef9f10cc2a9db13
+#   text hash     f6f0b910d7d47a71
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e60957279145e9a5
-#   text hash     c47eeba6c1287c34
+#   content hash  7ef9f10cc2a9db13
+#   text hash     6024c2db26a1a1a0
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

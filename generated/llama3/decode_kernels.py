@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d2fd5412ca0c92de
-#   text hash     402721c653a700bf
+#   content hash  fd605e2d64eff83d
+#   text hash     deefdf61d6164faa
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

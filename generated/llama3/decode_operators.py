@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d2fd5412ca0c92de
-#   text hash     f2e65e319b4f8ca5
+#   content hash  fd605e2d64eff83d
+#   text hash     9eb48c386ff683ce
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d2fd5412ca0c92de
-#   text hash     66ecbcefc609c46b
+#   content hash  fd605e2d64eff83d
+#   text hash     705d41952b27bd38
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

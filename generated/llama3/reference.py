@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d2fd5412ca0c92de
-#   text hash     295ee70978550185
+#   content hash  fd605e2d64eff83d
+#   text hash     313d060515bcc0ae
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d2fd5412ca0c92de
-#   text hash     d2c5407120ee7ec9
+#   content hash  fd605e2d64eff83d
+#   text hash     6252556971a4ab01
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  07684539e6d23908
-#   text hash     7ef9776f10173864
+#   content hash  b4cc0a3d2730159e
+#   text hash     e382f04a74f984a3
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

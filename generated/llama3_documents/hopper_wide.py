@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  07684539e6d23908
-#   text hash     605d9f517ddaff38
+#   content hash  b4cc0a3d2730159e
+#   text hash     0b38ddb2acce07cf
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

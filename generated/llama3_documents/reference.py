@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  07684539e6d23908
-#   text hash     5e841b0b5dea24c0
+#   content hash  b4cc0a3d2730159e
+#   text hash     45819041a5ca112e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  07684539e6d23908
-#   text hash     87e3712d71faa6ff
+#   content hash  b4cc0a3d2730159e
+#   text hash     d9610fa3c2d1dea4
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

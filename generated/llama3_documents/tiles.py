@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  07684539e6d23908
-#   text hash     7026d4a218ff99a5
+#   content hash  b4cc0a3d2730159e
+#   text hash     ec1c278f095f852e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

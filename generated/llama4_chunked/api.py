@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9e28e5ee35e08d20
-#   text hash     3f2a13adb9f80c2f
+#   content hash  3796fbf6cd5fc409
+#   text hash     563bfa03c67ed5c2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

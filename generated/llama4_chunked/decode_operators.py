@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9e28e5ee35e08d20
-#   text hash     3851bbb709f8bd26
+#   content hash  3796fbf6cd5fc409
+#   text hash     87529c431474000d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9e28e5ee35e08d20
-#   text hash     5848a02f5c7cbdf0
+#   content hash  3796fbf6cd5fc409
+#   text hash     a730dc193e924fc6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9e28e5ee35e08d20
-#   text hash     2c4a3c6adddecf96
+#   content hash  3796fbf6cd5fc409
+#   text hash     40cb89a655f3c84a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9e28e5ee35e08d20
-#   text hash     b0d63a005eddf9f7
+#   content hash  3796fbf6cd5fc409
+#   text hash     cd765aa439fe77a2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

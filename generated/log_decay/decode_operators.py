@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f2352a982660f187
-#   text hash     551dab861ace63b2
+#   content hash  bdfaa070fba2f0a9
+#   text hash     07d50e16a0f4c7d8
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

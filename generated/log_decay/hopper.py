@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f2352a982660f187
-#   text hash     6dda0079e3fbf234
+#   content hash  bdfaa070fba2f0a9
+#   text hash     b89c0ae2af6f6756
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

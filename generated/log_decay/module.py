@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f2352a982660f187
-#   text hash     95742248db1bd4de
+#   content hash  bdfaa070fba2f0a9
+#   text hash     5b3aad34c1d6b7c4
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f2352a982660f187
-#   text hash     851dc68706cd0a01
+#   content hash  bdfaa070fba2f0a9
+#   text hash     ff747aeabeb04ee2
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f2352a982660f187
-#   text hash     8ac491bc1e432426
+#   content hash  bdfaa070fba2f0a9
+#   text hash     c51547f9dcd38e1a
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

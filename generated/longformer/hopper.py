@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5bd2f9ff5713c4c1
-#   text hash     9d43a0a01d9e8f58
+#   content hash  d407825a55b7a519
+#   text hash     f4804818d8c44607
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

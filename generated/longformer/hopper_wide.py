@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5bd2f9ff5713c4c1
-#   text hash     4ac19f9dc1f9698a
+#   content hash  d407825a55b7a519
+#   text hash     368375cd9126f0ff
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

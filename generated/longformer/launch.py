@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5bd2f9ff5713c4c1
-#   text hash     67768d2868f15c86
+#   content hash  d407825a55b7a519
+#   text hash     8b0e4aac2bfa3ee8
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5bd2f9ff5713c4c1
-#   text hash     13e3d2e64fcbbca5
+#   content hash  d407825a55b7a519
+#   text hash     12a34b4ad1d91c67
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5bd2f9ff5713c4c1
-#   text hash     d0535db54b0dc46f
+#   content hash  d407825a55b7a519
+#   text hash     e9f3e4fcb17bf449
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  10fd61a9c916c9ff
-#   text hash     3018520e9825f4e4
+#   content hash  30e2870bb15cc6ef
+#   text hash     38c20bcaa16bad64
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  10fd61a9c916c9ff
-#   text hash     4d28dd641483f3d9
+#   content hash  30e2870bb15cc6ef
+#   text hash     848bd0af13a97064
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

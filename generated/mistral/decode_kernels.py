@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  10fd61a9c916c9ff
-#   text hash     346cfc12c0e227d3
+#   content hash  30e2870bb15cc6ef
+#   text hash     c500edb7f9f52ebf
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  10fd61a9c916c9ff
-#   text hash     de7fcc8d0c9fc2e0
+#   content hash  30e2870bb15cc6ef
+#   text hash     2ee8054c372e8e8d
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  10fd61a9c916c9ff
-#   text hash     f10ef86823c81d79
+#   content hash  30e2870bb15cc6ef
+#   text hash     a03fa877fc1298af
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  077fdb3d150ce655
-#   text hash     588c2cba6a762ff6
+#   content hash  37b6c2732939dde0
+#   text hash     677da31e513686d9
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

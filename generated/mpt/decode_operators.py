@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  077fdb3d150ce655
-#   text hash     e6975c3695902f81
+#   content hash  37b6c2732939dde0
+#   text hash     afa1f04e9fc8c92f
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  077fdb3d150ce655
-#   text hash     727382f6bbc703bc
+#   content hash  37b6c2732939dde0
+#   text hash     41ce6f83587558f1
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  077fdb3d150ce655
-#   text hash     151e7d69ee99017e
+#   content hash  37b6c2732939dde0
+#   text hash     6e888432b8279abe
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

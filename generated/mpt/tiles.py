@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  077fdb3d150ce655
-#   text hash     937a398ed8d3f34e
+#   content hash  37b6c2732939dde0
+#   text hash     94e07b825664cbdd
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  cab2390290a62801
-#   text hash     ae52ad65cf96eaca
+#   content hash  14d06f835a560d54
+#   text hash     6534b3692b9627ce
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  cab2390290a62801
-#   text hash     ef3f0f84f30221e8
+#   content hash  14d06f835a560d54
+#   text hash     ef1ce20c1d81e6a6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  cab2390290a62801
-#   text hash     560f9b91b65fd802
+#   content hash  14d06f835a560d54
+#   text hash     1fa308b3eba143a9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e2fc2ed89fc22999
-#   text hash     37d628f95236c9e3
+#   content hash  76bef989fd0d8b9c
+#   text hash     1e6ae8cdf78f14d9
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e2fc2ed89fc22999
-#   text hash     8afa8a8fecb2bf6e
+#   content hash  76bef989fd0d8b9c
+#   text hash     835301ef38dcc292
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

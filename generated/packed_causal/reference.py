@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e2fc2ed89fc22999
-#   text hash     a5493997403988fb
+#   content hash  76bef989fd0d8b9c
+#   text hash     e763547cc2586d5a
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

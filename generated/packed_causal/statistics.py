@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e2fc2ed89fc22999
-#   text hash     93d27e53721796a6
+#   content hash  76bef989fd0d8b9c
+#   text hash     dce4441e6e68fc42
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

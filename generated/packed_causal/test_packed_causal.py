@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e2fc2ed89fc22999
-#   text hash     4554bc3505a294cf
+#   content hash  76bef989fd0d8b9c
+#   text hash     625386812c4a0812
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

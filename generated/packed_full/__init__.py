@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4eb5fbd2e6987bc4
-#   text hash     02ca3049e11f755b
+#   content hash  207687b9c868d135
+#   text hash     8c0907dc69cc322f
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

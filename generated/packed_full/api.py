@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4eb5fbd2e6987bc4
-#   text hash     17f2d88ec26c0a55
+#   content hash  207687b9c868d135
+#   text hash     dfa46aad97fd86d7
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4eb5fbd2e6987bc4
-#   text hash     e69c9ef4056cdeed
+#   content hash  207687b9c868d135
+#   text hash     9e07dc808c647b83
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

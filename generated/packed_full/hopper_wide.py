@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4eb5fbd2e6987bc4
-#   text hash     74eb2e94d189175f
+#   content hash  207687b9c868d135
+#   text hash     90b71317c7335859
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

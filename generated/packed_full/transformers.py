@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4eb5fbd2e6987bc4
-#   text hash     14006f8b0adb6e3d
+#   content hash  207687b9c868d135
+#   text hash     9241f51803edb57f
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

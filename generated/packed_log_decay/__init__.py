@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  bc82a47b73464f5f
-#   text hash     8946e643474fa4ec
+#   content hash  a15abdb37f58ad62
+#   text hash     45d03368feeac5b6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  bc82a47b73464f5f
-#   text hash     4eca07e49401c914
+#   content hash  a15abdb37f58ad62
+#   text hash     b5f91d6113e37d7a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

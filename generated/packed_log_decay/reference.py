@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  bc82a47b73464f5f
-#   text hash     4241674936dbf7b9
+#   content hash  a15abdb37f58ad62
+#   text hash     cded9bd3c30a6cce
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  bc82a47b73464f5f
-#   text hash     413edb983da07a16
+#   content hash  a15abdb37f58ad62
+#   text hash     2478d22f9f0716c7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

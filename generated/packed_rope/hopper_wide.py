@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0913ee35e840096b
-#   text hash     323b9fe9417e9b80
+#   content hash  b8f1be667e9687bf
+#   text hash     6c8e3c76fbd110ac
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0913ee35e840096b
-#   text hash     0812f9f879cd0d1a
+#   content hash  b8f1be667e9687bf
+#   text hash     d67d958caa35deed
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0913ee35e840096b
-#   text hash     9f9b133aa976206e
+#   content hash  b8f1be667e9687bf
+#   text hash     f4e9ceed89e8ae02
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0913ee35e840096b
-#   text hash     2863334fd91446c6
+#   content hash  b8f1be667e9687bf
+#   text hash     88de791f8ad50dd3
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0913ee35e840096b
-#   text hash     bcdc82ea6a1bd983
+#   content hash  b8f1be667e9687bf
+#   text hash     d5a67551a08c1846
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

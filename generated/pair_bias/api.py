@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  905344cb0103125b
-#   text hash     0102c6604006c2c2
+#   content hash  4d8219b1a431b45d
+#   text hash     bc80dc7cc99160a7
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

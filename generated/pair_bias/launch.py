@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  905344cb0103125b
-#   text hash     f83a00b8e5fc0c05
+#   content hash  4d8219b1a431b45d
+#   text hash     b9d5e2ee23d0f1b3
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

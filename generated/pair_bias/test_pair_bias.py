@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  905344cb0103125b
-#   text hash     c8e1d17de549bf3f
+#   content hash  4d8219b1a431b45d
+#   text hash     aeb0cd1d0ee8d568
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

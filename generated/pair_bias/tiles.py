@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  905344cb0103125b
-#   text hash     1b53154423bfcbe6
+#   content hash  4d8219b1a431b45d
+#   text hash     98865f2cfdc6cef2
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  905344cb0103125b
-#   text hash     3abcd19817c83f6b
+#   content hash  4d8219b1a431b45d
+#   text hash     2d1f140e4fefe4a0
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

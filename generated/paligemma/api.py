@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e8f7f29c2562d5ae
-#   text hash     dcee3409218820f3
+#   content hash  6beef12aa789ee0b
+#   text hash     72a87f7ecb9e8624
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

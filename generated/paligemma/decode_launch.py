@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e8f7f29c2562d5ae
-#   text hash     8d5eaf6f436d9daf
+#   content hash  6beef12aa789ee0b
+#   text hash     8973f5f16e16ca9b
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

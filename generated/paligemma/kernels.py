@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e8f7f29c2562d5ae
-#   text hash     c34b5d4188d137bd
+#   content hash  6beef12aa789ee0b
+#   text hash     06f86dd71780b69d
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

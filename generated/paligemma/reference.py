@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e8f7f29c2562d5ae
-#   text hash     b460ef14a2dd63ba
+#   content hash  6beef12aa789ee0b
+#   text hash     509724d700cd1fe6
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e8f7f29c2562d5ae
-#   text hash     ddee8b764b922fd0
+#   content hash  6beef12aa789ee0b
+#   text hash     eae5448023baa0ae
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7c7cb38e8d4b86bb
-#   text hash     2074cd4cd993cf60
+#   content hash  549b0f0583aae3cb
+#   text hash     3d5a754879876bdb
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7c7cb38e8d4b86bb
-#   text hash     9ee66a19c1d17cf2
+#   content hash  549b0f0583aae3cb
+#   text hash     5b3880db1b2bda07
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

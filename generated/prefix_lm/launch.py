@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7c7cb38e8d4b86bb
-#   text hash     3d0d03332ad3930e
+#   content hash  549b0f0583aae3cb
+#   text hash     9167553dd7c0e083
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7c7cb38e8d4b86bb
-#   text hash     5ae9c5adf2828f76
+#   content hash  549b0f0583aae3cb
+#   text hash     f92d24c0a16c3403
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

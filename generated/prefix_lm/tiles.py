@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7c7cb38e8d4b86bb
-#   text hash     3f6ef553520aecea
+#   content hash  549b0f0583aae3cb
+#   text hash     b4a98dd151af88c9
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

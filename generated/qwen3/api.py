@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  04383b4abea1819e
-#   text hash     cd90be5bc86661bc
+#   content hash  0d17b35ef7bd2712
+#   text hash     09bbd3da512e6560
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  04383b4abea1819e
-#   text hash     4b4ef5c18038cfb5
+#   content hash  0d17b35ef7bd2712
+#   text hash     5798664b8cebae1a
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

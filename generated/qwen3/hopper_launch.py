@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  04383b4abea1819e
-#   text hash     74e376e2dbc85922
+#   content hash  0d17b35ef7bd2712
+#   text hash     976dd95c65e77308
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

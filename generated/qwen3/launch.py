@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  04383b4abea1819e
-#   text hash     992d78c5c81e578c
+#   content hash  0d17b35ef7bd2712
+#   text hash     88479caf4c74cae2
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  04383b4abea1819e
-#   text hash     9c88af4f571b551b
+#   content hash  0d17b35ef7bd2712
+#   text hash     1099dd8972a70c7c
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2c8317962ef80c05
-#   text hash     c2fb076d25bb36f0
+#   content hash  4a381c1636e9c04b
+#   text hash     4454308d273a4e97
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2c8317962ef80c05
-#   text hash     3717a9b7b00cc09e
+#   content hash  4a381c1636e9c04b
+#   text hash     41c964dde9b0a26c
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2c8317962ef80c05
-#   text hash     8eb699f0e54467f4
+#   content hash  4a381c1636e9c04b
+#   text hash     3c555b0021e09094
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

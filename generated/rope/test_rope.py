@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2c8317962ef80c05
-#   text hash     0556c8b54e4013f8
+#   content hash  4a381c1636e9c04b
+#   text hash     b8a119a3798111ba
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

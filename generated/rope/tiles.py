@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2c8317962ef80c05
-#   text hash     310bcb16db66a9d9
+#   content hash  4a381c1636e9c04b
+#   text hash     97678388819dc95c
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

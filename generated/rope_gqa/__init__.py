@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1ca9c1a7f90b9621
-#   text hash     e6ecf8616483b948
+#   content hash  9221b94b9fecd204
+#   text hash     adc9c2b5c9fef281
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1ca9c1a7f90b9621
-#   text hash     5ec4686eade07f46
+#   content hash  9221b94b9fecd204
+#   text hash     45afe307ae98cd4e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

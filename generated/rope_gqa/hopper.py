@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1ca9c1a7f90b9621
-#   text hash     b1eff41a92cefddf
+#   content hash  9221b94b9fecd204
+#   text hash     e08931bf52b55f60
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1ca9c1a7f90b9621
-#   text hash     4588b2f222fe706f
+#   content hash  9221b94b9fecd204
+#   text hash     ea5429471dfae33a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

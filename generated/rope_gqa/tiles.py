@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1ca9c1a7f90b9621
-#   text hash     a52237be8c8a9cbd
+#   content hash  9221b94b9fecd204
+#   text hash     ebd92f2ea70b543f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

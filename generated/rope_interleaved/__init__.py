@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  be375aa10fc0ea69
-#   text hash     7fa93ab0cbe4449a
+#   content hash  721414acff3631ec
+#   text hash     45c00ef4be385ade
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  be375aa10fc0ea69
-#   text hash     53591dc68c04ff50
+#   content hash  721414acff3631ec
+#   text hash     74dc342ae26b34d9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

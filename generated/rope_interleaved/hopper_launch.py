@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  be375aa10fc0ea69
-#   text hash     cef5c8fbbfdab864
+#   content hash  721414acff3631ec
+#   text hash     a691e16cc00663c1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  be375aa10fc0ea69
-#   text hash     63a355afd63ae4b7
+#   content hash  721414acff3631ec
+#   text hash     883bb51498940f44
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

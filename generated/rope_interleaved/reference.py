@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  be375aa10fc0ea69
-#   text hash     fc702c7c1fa016db
+#   content hash  721414acff3631ec
+#   text hash     8c3b0b5bd6e17ec8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  df77555299495c52
-#   text hash     5e4dc1eca053c4af
+#   content hash  4a1df72a93ac0b1c
+#   text hash     590d14ea5debd4fa
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

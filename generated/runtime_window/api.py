@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8bf643f5bd409cd9
-#   text hash     a652e7ad5407afeb
+#   content hash  db4fe12159db7d70
+#   text hash     6008be57ed97bc2b
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

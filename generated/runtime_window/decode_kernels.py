@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8bf643f5bd409cd9
-#   text hash     db3a25a6e594bc6b
+#   content hash  db4fe12159db7d70
+#   text hash     ce2b00f9f42a3d24
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8bf643f5bd409cd9
-#   text hash     3c1642228c4b0d9e
+#   content hash  db4fe12159db7d70
+#   text hash     639d20e7bda61cb3
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

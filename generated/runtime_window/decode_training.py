@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8bf643f5bd409cd9
-#   text hash     b10cfeea66a412d4
+#   content hash  db4fe12159db7d70
+#   text hash     a7650546d056c13d
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8bf643f5bd409cd9
-#   text hash     65b5c08394fbcd0e
+#   content hash  db4fe12159db7d70
+#   text hash     ba455fd1b47bc93e
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

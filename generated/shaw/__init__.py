@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1ffaf4f27d5be783
-#   text hash     fd11ddce49a3e225
+#   content hash  2034cddd9e91f009
+#   text hash     464d9dc8595370c6
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

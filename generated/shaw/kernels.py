@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1ffaf4f27d5be783
-#   text hash     4012f6576050f138
+#   content hash  2034cddd9e91f009
+#   text hash     8f39672ccab2eac5
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1ffaf4f27d5be783
-#   text hash     d7677936eb124327
+#   content hash  2034cddd9e91f009
+#   text hash     ece26371ca948282
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1ffaf4f27d5be783
-#   text hash     ad0ef89460a0e69a
+#   content hash  2034cddd9e91f009
+#   text hash     2441a49fb1d875b4
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1ffaf4f27d5be783
-#   text hash     5be03193e53b1d41
+#   content hash  2034cddd9e91f009
+#   text hash     097cbd3a5ab3efeb
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ed769121065e846f
-#   text hash     767dd2c91842454e
+#   content hash  53772c95e425ab8e
+#   text hash     088e95bdf2874f4f
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

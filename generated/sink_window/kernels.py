@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ed769121065e846f
-#   text hash     6dfe063d7de1742d
+#   content hash  53772c95e425ab8e
+#   text hash     c071a81c158748b8
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

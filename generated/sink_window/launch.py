@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ed769121065e846f
-#   text hash     23762783025e3a99
+#   content hash  53772c95e425ab8e
+#   text hash     47c4ac1c8c91cdf9
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ed769121065e846f
-#   text hash     0400ee223dc0684f
+#   content hash  53772c95e425ab8e
+#   text hash     4196b638bfdebcc7
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

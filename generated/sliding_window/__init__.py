@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  afbfe3ab6f7e29c3
-#   text hash     b9f89eb23284752e
+#   content hash  ebefc12e24c19f2a
+#   text hash     a5b6d5becabf5796
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  afbfe3ab6f7e29c3
-#   text hash     b5b5124c31da0327
+#   content hash  ebefc12e24c19f2a
+#   text hash     162b872210795e09
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

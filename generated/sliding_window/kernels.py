@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  afbfe3ab6f7e29c3
-#   text hash     40ac1bb2e4a2ebac
+#   content hash  ebefc12e24c19f2a
+#   text hash     8c0dc4fabf243fbb
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  afbfe3ab6f7e29c3
-#   text hash     e3543f7c209823b2
+#   content hash  ebefc12e24c19f2a
+#   text hash     595f0688e3bb3a31
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  afbfe3ab6f7e29c3
-#   text hash     a7866343965cbdc7
+#   content hash  ebefc12e24c19f2a
+#   text hash     4a88c5f2206ed678
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

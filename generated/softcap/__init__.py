@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8abc8f663506015a
-#   text hash     80e5feb4dedfb84d
+#   content hash  84b45ec7cfb1e34a
+#   text hash     598e85362b451805
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8abc8f663506015a
-#   text hash     af92350593eeaf1b
+#   content hash  84b45ec7cfb1e34a
+#   text hash     c3c334eb0cbe447f
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

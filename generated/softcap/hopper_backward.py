@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8abc8f663506015a
-#   text hash     db3b1e5eca0335ec
+#   content hash  84b45ec7cfb1e34a
+#   text hash     714978a6cea4aa3b
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -24,8 +24,8 @@ of four warps have 64 of a tile's keys each, side by side:
 A stage is ready once all its bytes have come, LSE and delta of its queries with those of dout, and free once both workers
 are done with it; a barrier counts each.
 What dQ is made of passes between the workers through shared memory, in two stages. dQ is added up as [64, 64] tiles in the
-order in which a product leaves them in registers. Programs add their shares to it
-in the order in which they come: the last bits differ from run to run.
+order in which a product leaves them in registers. Programs add their shares to it in the order
+in which they come: the last bits differ from run to run.
 
 Layouts
     SCORES     [64, BLOCK_M] in registers, keys by queries, as a product leaves them
@@ -319,11 +319,14 @@ def count_in(count_ptr):
 
 @gluon.jit
 def count_before(count, count_ptr):
-    """What the count was before, for all threads; if it was not 0, then once the first program's share is there."""
+    """What the count was before, for all threads; if it was not 0, waits until the first program's share is there.
+
+    That one waits for no other between counting itself and storing its share: so programs never wait in a circle.
+    """
     code: gl.constexpr = (
         "{.reg .pred p; .reg .u32 now; shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff; setp.eq.u32 p, $0, 0;"
-        "@p bra.uni done; mov.u32 now, $0; again: setp.ge.u32 p, now, 16777216; @p bra.uni stored;"
-        "ld.acquire.gpu.global.u32 now, [$2]; bra.uni again; stored: fence.proxy.async.global; done:}"
+        "@p bra done; mov.u32 now, $0; again: setp.ge.u32 p, now, 16777216; @p bra stored;"
+        "ld.acquire.gpu.global.u32 now, [$2]; bra again; stored: fence.proxy.async.global; done:}"
     )
     found = gl.inline_asm_elementwise(code, "=&r,r,l", [count, by_lanes(count_ptr)], gl.int32, False, 1)
     return tl.max(found, 0)

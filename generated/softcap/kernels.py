@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8abc8f663506015a
-#   text hash     7a380b28e8df30a5
+#   content hash  84b45ec7cfb1e34a
+#   text hash     495a0e8eaa8ec0c0
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8abc8f663506015a
-#   text hash     bfcd0932a7b1e005
+#   content hash  84b45ec7cfb1e34a
+#   text hash     dfe311ee9dabbee5
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

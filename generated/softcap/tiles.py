@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8abc8f663506015a
-#   text hash     abf64bb14252c8e6
+#   content hash  84b45ec7cfb1e34a
+#   text hash     4e370340f8d819da
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

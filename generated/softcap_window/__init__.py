@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  413b250e7bef5b39
-#   text hash     283b27fd959eb0f8
+#   content hash  2569dba5bfe84d73
+#   text hash     97be97fb42ed62e3
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

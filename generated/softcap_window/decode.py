@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  413b250e7bef5b39
-#   text hash     1fb73fa7bb62ec2c
+#   content hash  2569dba5bfe84d73
+#   text hash     28188e5351d6c9d3
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

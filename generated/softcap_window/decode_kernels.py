@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  413b250e7bef5b39
-#   text hash     3c16f92a02fcf45e
+#   content hash  2569dba5bfe84d73
+#   text hash     2d59e81eba14776f
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  413b250e7bef5b39
-#   text hash     2789e5601b4eb9e8
+#   content hash  2569dba5bfe84d73
+#   text hash     e4e5eec09aa3e846
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

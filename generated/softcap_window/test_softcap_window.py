@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  413b250e7bef5b39
-#   text hash     336aa872a676a2b2
+#   content hash  2569dba5bfe84d73
+#   text hash     bbc42a0a5c0cbddd
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  169d1953e0aae201
-#   text hash     0420d0e7f7515335
+#   content hash  a26415cbd944869c
+#   text hash     d0a5ef06bcd5039e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  169d1953e0aae201
-#   text hash     07e67f4b2b71b48f
+#   content hash  a26415cbd944869c
+#   text hash     1c34624f730e0232
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  169d1953e0aae201
-#   text hash     fe3ceec8b85ad927
+#   content hash  a26415cbd944869c
+#   text hash     312123b7beb75189
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

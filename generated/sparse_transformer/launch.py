@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  169d1953e0aae201
-#   text hash     feb33ec3c98ad43c
+#   content hash  a26415cbd944869c
+#   text hash     d5bddf650904db3f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  95787c84442ec657
-#   text hash     9399836244b1d7a1
+#   content hash  ad94bbb56e7345b2
+#   text hash     d5461742d575bc01
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

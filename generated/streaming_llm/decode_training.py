@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  95787c84442ec657
-#   text hash     2da7d8400e371307
+#   content hash  ad94bbb56e7345b2
+#   text hash     41883a97c9a385d4
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  95787c84442ec657
-#   text hash     8fb6eb83c5d7a4cf
+#   content hash  ad94bbb56e7345b2
+#   text hash     8d293976b788fc7c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  95787c84442ec657
-#   text hash     e58498dd6f25bae6
+#   content hash  ad94bbb56e7345b2
+#   text hash     8c6de440034b5f97
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

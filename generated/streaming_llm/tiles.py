@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  95787c84442ec657
-#   text hash     394dc7615405cf7b
+#   content hash  ad94bbb56e7345b2
+#   text hash     924d7805d337cd0f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f314e12ba35df20c
-#   text hash     c840891eaa17046d
+#   content hash  3600c742443921da
+#   text hash     14817ebbb5a828f7
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

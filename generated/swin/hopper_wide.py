@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f314e12ba35df20c
-#   text hash     61941b9dcf3ac59d
+#   content hash  3600c742443921da
+#   text hash     62d42c66b102324c
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

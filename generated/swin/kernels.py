@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f314e12ba35df20c
-#   text hash     2721cfb6aef5618a
+#   content hash  3600c742443921da
+#   text hash     d567e35b626dcc55
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f314e12ba35df20c
-#   text hash     659df4f613e83f98
+#   content hash  3600c742443921da
+#   text hash     461d46884a23b3f2
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f314e12ba35df20c
-#   text hash     3c800a300f8a55c3
+#   content hash  3600c742443921da
+#   text hash     d342899dc4ebc3ef
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

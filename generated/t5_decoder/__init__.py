@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6e65e46026dec140
-#   text hash     44b81e5354078c55
+#   content hash  61475e3b76f5079e
+#   text hash     9dc72253370300c6
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6e65e46026dec140
-#   text hash     90ec8caf2ec493aa
+#   content hash  61475e3b76f5079e
+#   text hash     2a9966ba27a1b8db
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

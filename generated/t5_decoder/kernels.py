@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6e65e46026dec140
-#   text hash     ac4b37b9ad93fc31
+#   content hash  61475e3b76f5079e
+#   text hash     828d0364e1d1706c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

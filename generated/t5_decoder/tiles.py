@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6e65e46026dec140
-#   text hash     666a2333d18b2b3c
+#   content hash  61475e3b76f5079e
+#   text hash     c6d3d1f100eea0a0
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

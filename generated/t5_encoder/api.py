@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  25624fe75d73fc60
-#   text hash     4df8e723f8b32457
+#   content hash  40428a137990c6d1
+#   text hash     2bc4b07b3d6c5581
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

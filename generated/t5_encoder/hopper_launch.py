@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  25624fe75d73fc60
-#   text hash     6d9ee9b596eb1bcb
+#   content hash  40428a137990c6d1
+#   text hash     3d9a60654d72daf2
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

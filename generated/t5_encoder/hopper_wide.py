@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  25624fe75d73fc60
-#   text hash     d78bbeab431fa5dc
+#   content hash  40428a137990c6d1
+#   text hash     4655ddc5b60a270f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

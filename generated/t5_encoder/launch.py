@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  25624fe75d73fc60
-#   text hash     3f9d5a9c97500965
+#   content hash  40428a137990c6d1
+#   text hash     cd8a3192d9825724
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

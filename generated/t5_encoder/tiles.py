@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  25624fe75d73fc60
-#   text hash     8ea00b8cf464f9cf
+#   content hash  40428a137990c6d1
+#   text hash     0022470883f5ca87
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

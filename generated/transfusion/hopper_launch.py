@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  af3a65ec69a05ab5
-#   text hash     387ffd090925689f
+#   content hash  b2103c078bf28714
+#   text hash     b5bad508e234c550
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

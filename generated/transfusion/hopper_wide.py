@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  af3a65ec69a05ab5
-#   text hash     36674f164bf85b5a
+#   content hash  b2103c078bf28714
+#   text hash     4f9741f28841deec
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  af3a65ec69a05ab5
-#   text hash     ef2032bd374f43be
+#   content hash  b2103c078bf28714
+#   text hash     392cab06529db2fb
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

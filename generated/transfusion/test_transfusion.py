@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  af3a65ec69a05ab5
-#   text hash     a36e794282d42464
+#   content hash  b2103c078bf28714
+#   text hash     f24183bca29bb319
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

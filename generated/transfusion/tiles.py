@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  af3a65ec69a05ab5
-#   text hash     a94acaa107b5185b
+#   content hash  b2103c078bf28714
+#   text hash     1243bb71f4b9799b
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c3e6847212fb46e5
-#   text hash     03356614cba68918
+#   content hash  f364da9fb631aab7
+#   text hash     cb6265cb0b18d75d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

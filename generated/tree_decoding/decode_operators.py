@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c3e6847212fb46e5
-#   text hash     9c7b496144c935b8
+#   content hash  f364da9fb631aab7
+#   text hash     941799cf3d929d12
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c3e6847212fb46e5
-#   text hash     1475364cf6547faa
+#   content hash  f364da9fb631aab7
+#   text hash     20fe41f4d7ca9419
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

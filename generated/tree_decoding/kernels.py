@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c3e6847212fb46e5
-#   text hash     7872b85bf78c3a20
+#   content hash  f364da9fb631aab7
+#   text hash     32fef282114ad3c3
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c3e6847212fb46e5
-#   text hash     f426b1d3a66f2055
+#   content hash  f364da9fb631aab7
+#   text hash     1f6e14a9ac3e1621
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

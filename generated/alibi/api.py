@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  46677263868f5398
-#   text hash     90bac1bc9fee783e
+#   content hash  a50be1595e990711
+#   text hash     bb5d75e27d91de09
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  46677263868f5398
-#   text hash     e96e0a5a1b718cfe
+#   content hash  a50be1595e990711
+#   text hash     1fcc17eb0bc0c86c
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

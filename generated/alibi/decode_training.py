@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  46677263868f5398
-#   text hash     38946040856b42ef
+#   content hash  a50be1595e990711
+#   text hash     1c21e3c68cff378d
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  46677263868f5398
-#   text hash     f18c7e2635c9d1c0
+#   content hash  a50be1595e990711
+#   text hash     be7eb02371a3fd74
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1e2cedab71386988
-#   text hash     dd6fb5c3c5c9b4fb
+#   content hash  33ae25b2b5bf1819
+#   text hash     e9ae23b843406dc7
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1e2cedab71386988
-#   text hash     6eb12ddf6f69618a
+#   content hash  33ae25b2b5bf1819
+#   text hash     75306f0682dd1138
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

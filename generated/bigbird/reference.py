@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1e2cedab71386988
-#   text hash     8968275781027eae
+#   content hash  33ae25b2b5bf1819
+#   text hash     727e592dbe324d8e
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

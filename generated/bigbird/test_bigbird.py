@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1e2cedab71386988
-#   text hash     4cdc8d623b47a052
+#   content hash  33ae25b2b5bf1819
+#   text hash     ae8dda9179cca687
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1e2cedab71386988
-#   text hash     f1dabc2513b6b444
+#   content hash  33ae25b2b5bf1819
+#   text hash     8d2f929374df5a64
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c26396868303eb81
-#   text hash     cd1c5fa40ea8e47e
+#   content hash  5856962aee9b31df
+#   text hash     ab2cde5fb53ca3a7
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

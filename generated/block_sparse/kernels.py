@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c26396868303eb81
-#   text hash     264b83b14c56f1bd
+#   content hash  5856962aee9b31df
+#   text hash     78531a6db35ce3ee
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c26396868303eb81
-#   text hash     d5bc256909c18d24
+#   content hash  5856962aee9b31df
+#   text hash     ae0534b25724fb9e
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

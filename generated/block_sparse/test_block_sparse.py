@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c26396868303eb81
-#   text hash     b5a7c9eb34e0efd6
+#   content hash  5856962aee9b31df
+#   text hash     3170fb56a7e7a412
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

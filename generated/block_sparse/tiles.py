@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c26396868303eb81
-#   text hash     ea145506df3c78d8
+#   content hash  5856962aee9b31df
+#   text hash     ec8b48b30eb1f7ce
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

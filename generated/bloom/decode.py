@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6b17088435ffd57b
-#   text hash     503efccbe9884495
+#   content hash  a0768bcd3d34c746
+#   text hash     4e68518fcf5f1ed0
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

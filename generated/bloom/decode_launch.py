@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6b17088435ffd57b
-#   text hash     0d6dfa75839e9ad0
+#   content hash  a0768bcd3d34c746
+#   text hash     c0d61da3fcacbdb4
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6b17088435ffd57b
-#   text hash     4841bae636ed8010
+#   content hash  a0768bcd3d34c746
+#   text hash     aac442b80418de58
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6b17088435ffd57b
-#   text hash     2c0939ade76b5211
+#   content hash  a0768bcd3d34c746
+#   text hash     c28180d22f393298
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3bcd16a6227e798b
-#   text hash     d5548c459dc3c4da
+#   content hash  d397dc54e020dd16
+#   text hash     f0a4bbb8aa8e91c5
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3bcd16a6227e798b
-#   text hash     4b35057711eadc96
+#   content hash  d397dc54e020dd16
+#   text hash     a4c7c3b5cd626174
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

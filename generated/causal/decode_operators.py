@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3bcd16a6227e798b
-#   text hash     e8f9ddce25ca831d
+#   content hash  d397dc54e020dd16
+#   text hash     e4b72269eb30c10d
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

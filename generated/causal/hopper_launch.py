@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3bcd16a6227e798b
-#   text hash     ba09b02d26e95b05
+#   content hash  d397dc54e020dd16
+#   text hash     9ad79f6cb7d3d251
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3bcd16a6227e798b
-#   text hash     bf3920edd5df62be
+#   content hash  d397dc54e020dd16
+#   text hash     399df3437f54c70d
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3bcd16a6227e798b
-#   text hash     ef4dbece606bbb7c
+#   content hash  d397dc54e020dd16
+#   text hash     4a6947555668a02d
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3bcd16a6227e798b
-#   text hash     10c1d693218627d7
+#   content hash  d397dc54e020dd16
+#   text hash     04f8c34363394b79
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

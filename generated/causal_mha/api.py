@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a81c66b91448758f
-#   text hash     091c977e16536e21
+#   content hash  ebe820ae4c9adb04
+#   text hash     a8ac821f11444460
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

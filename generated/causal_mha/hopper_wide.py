@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a81c66b91448758f
-#   text hash     f145fc35946a8175
+#   content hash  ebe820ae4c9adb04
+#   text hash     76ca9e9b3c463e71
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

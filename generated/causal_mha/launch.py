@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a81c66b91448758f
-#   text hash     d94d309062d14f71
+#   content hash  ebe820ae4c9adb04
+#   text hash     717868cb073245f7
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

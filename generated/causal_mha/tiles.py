@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a81c66b91448758f
-#   text hash     f15d30101852402e
+#   content hash  ebe820ae4c9adb04
+#   text hash     4fd62a162c537786
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ef588be5d81e1768
-#   text hash     98df2effc3d74bc7
+#   content hash  2cde6e973e72222d
+#   text hash     20aa4afc1f5f2b32
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

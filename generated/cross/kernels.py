@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ef588be5d81e1768
-#   text hash     fca1af401651798d
+#   content hash  2cde6e973e72222d
+#   text hash     14d0330cc3050be3
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

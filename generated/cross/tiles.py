@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ef588be5d81e1768
-#   text hash     194551b6d7d5b0c4
+#   content hash  2cde6e973e72222d
+#   text hash     b5a4c20ec8ff6496
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ef588be5d81e1768
-#   text hash     897d77cad82c7c8d
+#   content hash  2cde6e973e72222d
+#   text hash     d4c864e21579e4ed
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

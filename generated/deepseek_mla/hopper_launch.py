@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e3e8a0c13331aa13
-#   text hash     08425218c27a6d75
+#   content hash  af9a6b9109aa1679
+#   text hash     9c5de84e541c236d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e3e8a0c13331aa13
-#   text hash     b1130ef99146a8cc
+#   content hash  af9a6b9109aa1679
+#   text hash     9eddcdf81a4b37a3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e3e8a0c13331aa13
-#   text hash     24bab4d388fd8f60
+#   content hash  af9a6b9109aa1679
+#   text hash     53c5ab3c544068a2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

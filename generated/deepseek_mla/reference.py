@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e3e8a0c13331aa13
-#   text hash     e631de74b9440a38
+#   content hash  af9a6b9109aa1679
+#   text hash     866d60f873d20a50
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

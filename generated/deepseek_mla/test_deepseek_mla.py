@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e3e8a0c13331aa13
-#   text hash     64c91ca2cc9934e0
+#   content hash  af9a6b9109aa1679
+#   text hash     56cfbde96181be68
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  293ef7493201e87a
-#   text hash     b644477e76190942
+#   content hash  1649bb8abf0d0b9a
+#   text hash     7e4cdb0a15d24577
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  293ef7493201e87a
-#   text hash     bdf6c7b4a48829c8
+#   content hash  1649bb8abf0d0b9a
+#   text hash     a43b805b5112d7a9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  293ef7493201e87a
-#   text hash     9ec236151f540eb6
+#   content hash  1649bb8abf0d0b9a
+#   text hash     a4f12dab0c60f81a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fffc8c86ee171397
-#   text hash     4181e31460b8771a
+#   content hash  c8afbe93dd64392e
+#   text hash     56bb5377b18429ec
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fffc8c86ee171397
-#   text hash     b6505c1240a0f415
+#   content hash  c8afbe93dd64392e
+#   text hash     b7738d6584d3130e
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fffc8c86ee171397
-#   text hash     4f235421c117577b
+#   content hash  c8afbe93dd64392e
+#   text hash     d6a2f8e5d7d5dead
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -326,7 +326,7 @@ def by_lanes(ptr):
 
 @gluon.jit
 def count_in(count_ptr):
-    """Count this program, without a wait: what the count was before is in the warp's first thread at some time."""
+    """Count this program: what the count was before, which the warp's first thread has."""
     code: gl.constexpr = (
         "{.reg .pred p; .reg .u32 lane; mov.u32 lane, %laneid; setp.eq.u32 p, lane, 0; mov.u32 $0, 0;"
         "@p atom.acquire.gpu.global.add.u32 $0, [$1], 1;}"

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fffc8c86ee171397
-#   text hash     ff97832aa31c3579
+#   content hash  c8afbe93dd64392e
+#   text hash     79bff92c0ba18e18
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

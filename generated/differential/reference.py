@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fffc8c86ee171397
-#   text hash     7d3fa0212bae9ce2
+#   content hash  c8afbe93dd64392e
+#   text hash     97b51de8161270f7
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

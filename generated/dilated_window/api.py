@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8743b1a23e441282
-#   text hash     e5802d64f21a56ae
+#   content hash  63f19dbbcfb6720e
+#   text hash     527028478a2a1b19
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

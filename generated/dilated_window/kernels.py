@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8743b1a23e441282
-#   text hash     86a2555e239a0364
+#   content hash  63f19dbbcfb6720e
+#   text hash     f31d981380b4ea7e
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

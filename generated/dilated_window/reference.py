@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8743b1a23e441282
-#   text hash     8c66bb223b5b0ace
+#   content hash  63f19dbbcfb6720e
+#   text hash     a0e130714b0a1b7c
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

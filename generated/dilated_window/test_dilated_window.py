@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8743b1a23e441282
-#   text hash     eb91cd841109bdb3
+#   content hash  63f19dbbcfb6720e
+#   text hash     973f4c0a42f46025
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8743b1a23e441282
-#   text hash     a7133234b13dc479
+#   content hash  63f19dbbcfb6720e
+#   text hash     dba61229b5ed6538
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

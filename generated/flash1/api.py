@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  aeeef873492952a7
-#   text hash     92ad8e395460ceff
+#   content hash  654b323f3848ce5a
+#   text hash     7fd45de92c3c697f
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

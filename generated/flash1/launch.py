@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  aeeef873492952a7
-#   text hash     d1aa6aa62a5db93f
+#   content hash  654b323f3848ce5a
+#   text hash     91935ab758092064
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  aeeef873492952a7
-#   text hash     eb4b703355edad67
+#   content hash  654b323f3848ce5a
+#   text hash     253dc4dece2e4807
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  aeeef873492952a7
-#   text hash     5fbf8728f7a972e3
+#   content hash  654b323f3848ce5a
+#   text hash     34b1c1f72e68c655
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  aeeef873492952a7
-#   text hash     83d7c15882e9bb55
+#   content hash  654b323f3848ce5a
+#   text hash     d2b76cc2eccf34fd
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

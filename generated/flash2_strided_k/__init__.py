@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d8fa24ca981a9984
-#   text hash     ec5b5459ee5a7bee
+#   content hash  6e3e479336333c48
+#   text hash     fb02d00c2a6c7a56
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d8fa24ca981a9984
-#   text hash     f0c2eb3ac504c2e0
+#   content hash  6e3e479336333c48
+#   text hash     bbfe9eb8e9ac4686
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

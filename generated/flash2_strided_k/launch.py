@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d8fa24ca981a9984
-#   text hash     41cc02f91aa5fd2a
+#   content hash  6e3e479336333c48
+#   text hash     512473dd24ad2495
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

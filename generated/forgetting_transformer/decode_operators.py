@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  53bcfa5b339bef55
-#   text hash     69484f0d939fbdc8
+#   content hash  59ab2a19c0a231c3
+#   text hash     2623f5f0c668d2e9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

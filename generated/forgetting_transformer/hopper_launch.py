@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  53bcfa5b339bef55
-#   text hash     3d49282abbd2b061
+#   content hash  59ab2a19c0a231c3
+#   text hash     ae07c407bc491885
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  53bcfa5b339bef55
-#   text hash     cc3fddc5652b3673
+#   content hash  59ab2a19c0a231c3
+#   text hash     316d7839ada3062f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

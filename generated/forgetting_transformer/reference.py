@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  53bcfa5b339bef55
-#   text hash     099206fac210e4e1
+#   content hash  59ab2a19c0a231c3
+#   text hash     b9237e9088fb4f00
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d60280d367e573a9
-#   text hash     16710d9522f66cdb
+#   content hash  f47afe6737acdf86
+#   text hash     5fae074fc54fe2d5
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

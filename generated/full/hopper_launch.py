@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d60280d367e573a9
-#   text hash     e5679caab3f189d3
+#   content hash  f47afe6737acdf86
+#   text hash     bf4c0ac0a5666c55
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d60280d367e573a9
-#   text hash     3968a102fe1b2db4
+#   content hash  f47afe6737acdf86
+#   text hash     485c5f34efdad9e6
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

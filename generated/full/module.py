@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d60280d367e573a9
-#   text hash     5aa4fd08050cd977
+#   content hash  f47afe6737acdf86
+#   text hash     cb1dd53a525911ac
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

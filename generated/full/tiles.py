@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d60280d367e573a9
-#   text hash     a0094cb05bb366b8
+#   content hash  f47afe6737acdf86
+#   text hash     a51d50fdd9e685c4
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f58354b693cb1e3a
-#   text hash     58abf4f9582821d6
+#   content hash  f1483bfce55f50f2
+#   text hash     3296f6b8fe58327f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

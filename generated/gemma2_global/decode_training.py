@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f58354b693cb1e3a
-#   text hash     3dfc00c05832aa42
+#   content hash  f1483bfce55f50f2
+#   text hash     0ea472581b88625c
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f58354b693cb1e3a
-#   text hash     fbbbc306c796f65e
+#   content hash  f1483bfce55f50f2
+#   text hash     4fd09f7fc0376f73
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

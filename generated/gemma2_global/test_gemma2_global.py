@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f58354b693cb1e3a
-#   text hash     b409875be83e7771
+#   content hash  f1483bfce55f50f2
+#   text hash     4fcebe02df0bf5f5
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f58354b693cb1e3a
-#   text hash     9c41f8bbd2963377
+#   content hash  f1483bfce55f50f2
+#   text hash     440d060521cc4cc4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

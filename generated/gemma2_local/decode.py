@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c4998d653b1c7969
-#   text hash     e24cd6f7fd1bc83c
+#   content hash  38ac1f610bcf1e30
+#   text hash     359bb2a4bcfd9137
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

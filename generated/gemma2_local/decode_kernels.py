@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c4998d653b1c7969
-#   text hash     765b8b84c628f9f0
+#   content hash  38ac1f610bcf1e30
+#   text hash     80cc53fabf2161f1
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

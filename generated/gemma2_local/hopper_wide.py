@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c4998d653b1c7969
-#   text hash     abaa9974f8378964
+#   content hash  38ac1f610bcf1e30
+#   text hash     39f724b8bc2da001
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c4998d653b1c7969
-#   text hash     de8e210aa8820f7b
+#   content hash  38ac1f610bcf1e30
+#   text hash     c6b6d5238e7ad91b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

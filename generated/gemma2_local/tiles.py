@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c4998d653b1c7969
-#   text hash     0e837475460ea685
+#   content hash  38ac1f610bcf1e30
+#   text hash     ae90fdcf568e3595
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5628deb9e9a9d6bd
-#   text hash     3da79c79a90e2d0c
+#   content hash  94c0dcddf1fe6732
+#   text hash     b2c44953fbc64ec2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

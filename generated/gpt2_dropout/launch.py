@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5628deb9e9a9d6bd
-#   text hash     96e970dad7850d04
+#   content hash  94c0dcddf1fe6732
+#   text hash     1e2c50528c77d595
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

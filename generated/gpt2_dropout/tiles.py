@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5628deb9e9a9d6bd
-#   text hash     d1d41c960391cd9c
+#   content hash  94c0dcddf1fe6732
+#   text hash     c2db76a75f4aba93
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

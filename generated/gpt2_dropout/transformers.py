@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5628deb9e9a9d6bd
-#   text hash     851b510180e47396
+#   content hash  94c0dcddf1fe6732
+#   text hash     c3cb6e9780752b11
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3081c2f8cc79bf32
-#   text hash     9b031b32c5fbe01b
+#   content hash  28138e194391709a
+#   text hash     7e0268c312876dc4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

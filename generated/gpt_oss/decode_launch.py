@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3081c2f8cc79bf32
-#   text hash     4dea1af1d46ecd15
+#   content hash  28138e194391709a
+#   text hash     ef12f54155e71eae
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

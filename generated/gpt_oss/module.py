@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3081c2f8cc79bf32
-#   text hash     6175bc8c7c8e5128
+#   content hash  28138e194391709a
+#   text hash     bd4aa5773ad701d7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3081c2f8cc79bf32
-#   text hash     fb08eeda84e9c788
+#   content hash  28138e194391709a
+#   text hash     c9de0fe3bb48cb8c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

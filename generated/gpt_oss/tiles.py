@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3081c2f8cc79bf32
-#   text hash     35585794d05bc9d0
+#   content hash  28138e194391709a
+#   text hash     3c31ff54e171a2d6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

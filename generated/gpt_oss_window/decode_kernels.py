@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b2553b1f191860a4
-#   text hash     2bebd2c27d0dff13
+#   content hash  7bf5982a8652934a
+#   text hash     8ad80118fcb0a48f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

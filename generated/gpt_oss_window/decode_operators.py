@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b2553b1f191860a4
-#   text hash     65a081ef6ddf9263
+#   content hash  7bf5982a8652934a
+#   text hash     3284a07a84d00845
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b2553b1f191860a4
-#   text hash     024856a1f78b8ab0
+#   content hash  7bf5982a8652934a
+#   text hash     238a6c70c3ecee9a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b2553b1f191860a4
-#   text hash     d6fd1f522288fc19
+#   content hash  7bf5982a8652934a
+#   text hash     38a37a9f369f4f6a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7ef9f10cc2a9db13
-#   text hash     07017356220c19b9
+#   content hash  c8c0fc6e694e20e1
+#   text hash     0f8cd0e1ea5d1946
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

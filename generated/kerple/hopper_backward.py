@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7ef9f10cc2a9db13
-#   text hash     efe2d4fdcdcf6b35
+#   content hash  c8c0fc6e694e20e1
+#   text hash     faede46946f8af62
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -314,7 +314,7 @@ def by_lanes(ptr):
 
 @gluon.jit
 def count_in(count_ptr):
-    """Count this program, without a wait: what the count was before is in the warp's first thread at some time."""
+    """Count this program: what the count was before, which the warp's first thread has."""
     code: gl.constexpr = (
         "{.reg .pred p; .reg .u32 lane; mov.u32 lane, %laneid; setp.eq.u32 p, lane, 0; mov.u32 $0, 0;"
         "@p atom.acquire.gpu.global.add.u32 $0, [$1], 1;}"

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7ef9f10cc2a9db13
-#   text hash     854d2c8236ad1b8b
+#   content hash  c8c0fc6e694e20e1
+#   text hash     f9902ebd0b083ce3
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7ef9f10cc2a9db13
-#   text hash     3bc8191454c7402e
+#   content hash  c8c0fc6e694e20e1
+#   text hash     a8fed0de2eb41158
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7ef9f10cc2a9db13
-#   text hash     6e115863c6b48f36
+#   content hash  c8c0fc6e694e20e1
+#   text hash     3cad2f93ebb7fc8e
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fd605e2d64eff83d
-#   text hash     96654ade9498b3b3
+#   content hash  d91446f698a41903
+#   text hash     ee3cff2ea087be4e
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fd605e2d64eff83d
-#   text hash     deefdf61d6164faa
+#   content hash  d91446f698a41903
+#   text hash     24c0971271acbbd3
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fd605e2d64eff83d
-#   text hash     9eb48c386ff683ce
+#   content hash  d91446f698a41903
+#   text hash     2d0e6a3558e58811
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

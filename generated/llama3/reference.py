@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fd605e2d64eff83d
-#   text hash     313d060515bcc0ae
+#   content hash  d91446f698a41903
+#   text hash     15d04ad813c5e44c
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

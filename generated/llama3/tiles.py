@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fd605e2d64eff83d
-#   text hash     cf883e9d2b03ef0d
+#   content hash  d91446f698a41903
+#   text hash     a6fd3f0e958d38cf
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b4cc0a3d2730159e
-#   text hash     bc105dba86d74f4e
+#   content hash  97538048925f2e41
+#   text hash     4332dc88ee322de3
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

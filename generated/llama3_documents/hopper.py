@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b4cc0a3d2730159e
-#   text hash     f31902de02c7b1f9
+#   content hash  97538048925f2e41
+#   text hash     11584fb5fbad68ee
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

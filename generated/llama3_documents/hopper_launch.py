@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b4cc0a3d2730159e
-#   text hash     e382f04a74f984a3
+#   content hash  97538048925f2e41
+#   text hash     8d9d660b5451a635
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

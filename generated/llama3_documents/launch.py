@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b4cc0a3d2730159e
-#   text hash     345cbc192ef9486e
+#   content hash  97538048925f2e41
+#   text hash     7b106fd4db2dba8e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

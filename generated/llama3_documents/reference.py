@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b4cc0a3d2730159e
-#   text hash     45819041a5ca112e
+#   content hash  97538048925f2e41
+#   text hash     3248c396bd30430f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3796fbf6cd5fc409
-#   text hash     6f38ffe7e0be8694
+#   content hash  3f3eb76cc4a23489
+#   text hash     1991c8e95a9aa5cd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3796fbf6cd5fc409
-#   text hash     87529c431474000d
+#   content hash  3f3eb76cc4a23489
+#   text hash     ca87ec6f8fd32ba7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3796fbf6cd5fc409
-#   text hash     21b2419025d48214
+#   content hash  3f3eb76cc4a23489
+#   text hash     c60a86bf793aac9d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

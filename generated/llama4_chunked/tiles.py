@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3796fbf6cd5fc409
-#   text hash     3490d0a9cbc58c84
+#   content hash  3f3eb76cc4a23489
+#   text hash     b3f5bdc776af3dcb
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bdfaa070fba2f0a9
-#   text hash     d4fb14069fdbafcc
+#   content hash  5bd02b4e6e3b375f
+#   text hash     6c17728c9226e068
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

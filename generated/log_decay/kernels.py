@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bdfaa070fba2f0a9
-#   text hash     b7e83e6129941746
+#   content hash  5bd02b4e6e3b375f
+#   text hash     9e37ac1748cbd751
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bdfaa070fba2f0a9
-#   text hash     d3e9aa2a33ea6b33
+#   content hash  5bd02b4e6e3b375f
+#   text hash     567f52297a29b329
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

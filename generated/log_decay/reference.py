@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bdfaa070fba2f0a9
-#   text hash     ff747aeabeb04ee2
+#   content hash  5bd02b4e6e3b375f
+#   text hash     7dc76a3fb511dbf5
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bdfaa070fba2f0a9
-#   text hash     d00fadb488139e89
+#   content hash  5bd02b4e6e3b375f
+#   text hash     cfaa437706c6e8aa
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d407825a55b7a519
-#   text hash     ce7050d092665b76
+#   content hash  9cee4faf061e9852
+#   text hash     ad94441997a2682c
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d407825a55b7a519
-#   text hash     368375cd9126f0ff
+#   content hash  9cee4faf061e9852
+#   text hash     f13b87d952e86c3f
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d407825a55b7a519
-#   text hash     8b8276355a8b0124
+#   content hash  9cee4faf061e9852
+#   text hash     f71d8d3c1cf958c7
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

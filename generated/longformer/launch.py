@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d407825a55b7a519
-#   text hash     8b0e4aac2bfa3ee8
+#   content hash  9cee4faf061e9852
+#   text hash     364ff8de3e70ccf3
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

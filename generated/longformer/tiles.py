@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d407825a55b7a519
-#   text hash     b3cbdf869aecaf77
+#   content hash  9cee4faf061e9852
+#   text hash     5f4accd86b2e9c97
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

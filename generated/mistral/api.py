@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  30e2870bb15cc6ef
-#   text hash     848bd0af13a97064
+#   content hash  647dfcafee8b8be8
+#   text hash     692e6c9b3076359d
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

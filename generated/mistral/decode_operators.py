@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  30e2870bb15cc6ef
-#   text hash     f5ab1be62994e426
+#   content hash  647dfcafee8b8be8
+#   text hash     7f3f32a941c29583
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  30e2870bb15cc6ef
-#   text hash     0713079971a3c0e6
+#   content hash  647dfcafee8b8be8
+#   text hash     2e3500fd8096f3e9
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  30e2870bb15cc6ef
-#   text hash     b8e4d489ad825107
+#   content hash  647dfcafee8b8be8
+#   text hash     f8c72df325d45f97
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  30e2870bb15cc6ef
-#   text hash     c6318cbed939e4e9
+#   content hash  647dfcafee8b8be8
+#   text hash     75d2115587d88818
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

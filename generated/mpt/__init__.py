@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  37b6c2732939dde0
-#   text hash     fca66b2e5c7e2c16
+#   content hash  a5f816d147be8bc6
+#   text hash     4798f79d0e770f3b
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

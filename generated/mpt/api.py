@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  37b6c2732939dde0
-#   text hash     24ba940537bea4d0
+#   content hash  a5f816d147be8bc6
+#   text hash     e7c7716af22ec482
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

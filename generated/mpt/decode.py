@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  37b6c2732939dde0
-#   text hash     5aa42086c3cd3efd
+#   content hash  a5f816d147be8bc6
+#   text hash     a6ee3239856413ba
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

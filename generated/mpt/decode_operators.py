@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  37b6c2732939dde0
-#   text hash     afa1f04e9fc8c92f
+#   content hash  a5f816d147be8bc6
+#   text hash     9a3d576fe6d0a598
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

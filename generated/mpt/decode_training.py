@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  37b6c2732939dde0
-#   text hash     0669b2a69238a9c0
+#   content hash  a5f816d147be8bc6
+#   text hash     e8b1e5190480f3fc
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  37b6c2732939dde0
-#   text hash     41ce6f83587558f1
+#   content hash  a5f816d147be8bc6
+#   text hash     10db2cdaf8c27ac0
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  37b6c2732939dde0
-#   text hash     8c93f7cffd46cba1
+#   content hash  a5f816d147be8bc6
+#   text hash     7c28955b5d306312
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

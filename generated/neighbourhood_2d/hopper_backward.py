@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  14d06f835a560d54
-#   text hash     7ffcfbc0d8c96663
+#   content hash  336b9a16f3276cf8
+#   text hash     9324bc23d3d049a4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -306,7 +306,7 @@ def by_lanes(ptr):
 
 @gluon.jit
 def count_in(count_ptr):
-    """Count this program, without a wait: what the count was before is in the warp's first thread at some time."""
+    """Count this program: what the count was before, which the warp's first thread has."""
     code: gl.constexpr = (
         "{.reg .pred p; .reg .u32 lane; mov.u32 lane, %laneid; setp.eq.u32 p, lane, 0; mov.u32 $0, 0;"
         "@p atom.acquire.gpu.global.add.u32 $0, [$1], 1;}"

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  14d06f835a560d54
-#   text hash     f8f1929279000de1
+#   content hash  336b9a16f3276cf8
+#   text hash     a5c4c53e2478d665
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  14d06f835a560d54
-#   text hash     5148215147a9ae19
+#   content hash  336b9a16f3276cf8
+#   text hash     d5c8439b8b130f14
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

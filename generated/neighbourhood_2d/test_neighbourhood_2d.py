@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  14d06f835a560d54
-#   text hash     ef1ce20c1d81e6a6
+#   content hash  336b9a16f3276cf8
+#   text hash     a26b546b198c0c2b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

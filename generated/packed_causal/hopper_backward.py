@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  76bef989fd0d8b9c
-#   text hash     1cff1913152bc031
+#   content hash  20eea59a66a036ee
+#   text hash     436c77b97d6186f2
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -336,7 +336,7 @@ def by_lanes(ptr):
 
 @gluon.jit
 def count_in(count_ptr):
-    """Count this program, without a wait: what the count was before is in the warp's first thread at some time."""
+    """Count this program: what the count was before, which the warp's first thread has."""
     code: gl.constexpr = (
         "{.reg .pred p; .reg .u32 lane; mov.u32 lane, %laneid; setp.eq.u32 p, lane, 0; mov.u32 $0, 0;"
         "@p atom.acquire.gpu.global.add.u32 $0, [$1], 1;}"

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  76bef989fd0d8b9c
-#   text hash     1e6ae8cdf78f14d9
+#   content hash  20eea59a66a036ee
+#   text hash     a81f8a565530c79a
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  76bef989fd0d8b9c
-#   text hash     cb183fde85577dff
+#   content hash  20eea59a66a036ee
+#   text hash     f87f74e1729fb602
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  76bef989fd0d8b9c
-#   text hash     dce4441e6e68fc42
+#   content hash  20eea59a66a036ee
+#   text hash     5d872466b1f53a9f
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

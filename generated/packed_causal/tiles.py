@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  76bef989fd0d8b9c
-#   text hash     22acee9c8b630cb1
+#   content hash  20eea59a66a036ee
+#   text hash     d0a00e6076828b06
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

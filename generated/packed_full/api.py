@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  207687b9c868d135
-#   text hash     dfa46aad97fd86d7
+#   content hash  7a6ada15269e098c
+#   text hash     b51e8581461e036c
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  207687b9c868d135
-#   text hash     a79226469b3c65ad
+#   content hash  7a6ada15269e098c
+#   text hash     4379a0a54abcedbd
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  207687b9c868d135
-#   text hash     fe99a58b83f57057
+#   content hash  7a6ada15269e098c
+#   text hash     aaf4a84b35e58661
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

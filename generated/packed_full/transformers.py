@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  207687b9c868d135
-#   text hash     9241f51803edb57f
+#   content hash  7a6ada15269e098c
+#   text hash     8331469c91bb7bbf
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

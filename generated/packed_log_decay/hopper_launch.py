@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a15abdb37f58ad62
-#   text hash     0f59ab0de7d3c968
+#   content hash  12bbc0910fdb94ab
+#   text hash     012650593ce8950f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a15abdb37f58ad62
-#   text hash     b5f91d6113e37d7a
+#   content hash  12bbc0910fdb94ab
+#   text hash     ddd2674ea537004f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

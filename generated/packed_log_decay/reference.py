@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a15abdb37f58ad62
-#   text hash     cded9bd3c30a6cce
+#   content hash  12bbc0910fdb94ab
+#   text hash     f3b5f903cec9d268
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a15abdb37f58ad62
-#   text hash     2478d22f9f0716c7
+#   content hash  12bbc0910fdb94ab
+#   text hash     baefa247099d6872
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

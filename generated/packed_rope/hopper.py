@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b8f1be667e9687bf
-#   text hash     c196a32f27c02200
+#   content hash  62e9ba74d8e8fd43
+#   text hash     93151b37e300b339
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

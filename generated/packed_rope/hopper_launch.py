@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b8f1be667e9687bf
-#   text hash     f52e05cbba8de2bb
+#   content hash  62e9ba74d8e8fd43
+#   text hash     59d027a666e52396
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

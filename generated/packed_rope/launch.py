@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b8f1be667e9687bf
-#   text hash     f4e9ceed89e8ae02
+#   content hash  62e9ba74d8e8fd43
+#   text hash     0de8e8fc887cfa77
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b8f1be667e9687bf
-#   text hash     88de791f8ad50dd3
+#   content hash  62e9ba74d8e8fd43
+#   text hash     9a09824589b3931d
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b8f1be667e9687bf
-#   text hash     d64d607536cfa356
+#   content hash  62e9ba74d8e8fd43
+#   text hash     57800b91a896abd0
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4d8219b1a431b45d
-#   text hash     a8a4257ae2571243
+#   content hash  258a07ba613f0973
+#   text hash     073390240af98403
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

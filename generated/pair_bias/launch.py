@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4d8219b1a431b45d
-#   text hash     b9d5e2ee23d0f1b3
+#   content hash  258a07ba613f0973
+#   text hash     cdda32f32bdbc75a
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

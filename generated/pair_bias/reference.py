@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4d8219b1a431b45d
-#   text hash     32a648fd84f4b88c
+#   content hash  258a07ba613f0973
+#   text hash     3047769814fa0fc2
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

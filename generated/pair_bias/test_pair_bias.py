@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4d8219b1a431b45d
-#   text hash     aeb0cd1d0ee8d568
+#   content hash  258a07ba613f0973
+#   text hash     4e306c6e41869857
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4d8219b1a431b45d
-#   text hash     98865f2cfdc6cef2
+#   content hash  258a07ba613f0973
+#   text hash     37776c351937955f
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6beef12aa789ee0b
-#   text hash     72a87f7ecb9e8624
+#   content hash  ce3b9d7d7586fbac
+#   text hash     fc788f03995ca242
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6beef12aa789ee0b
-#   text hash     5be90805d078a64f
+#   content hash  ce3b9d7d7586fbac
+#   text hash     1291457b52ed8e42
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

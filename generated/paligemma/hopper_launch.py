@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6beef12aa789ee0b
-#   text hash     26e85c64a03a31ac
+#   content hash  ce3b9d7d7586fbac
+#   text hash     100c23641db344ec
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6beef12aa789ee0b
-#   text hash     1abaf65f0a2e3118
+#   content hash  ce3b9d7d7586fbac
+#   text hash     a8d51037f12cbbce
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6beef12aa789ee0b
-#   text hash     509724d700cd1fe6
+#   content hash  ce3b9d7d7586fbac
+#   text hash     3eece12f2267960f
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

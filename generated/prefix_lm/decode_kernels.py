@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  549b0f0583aae3cb
-#   text hash     fdc5bbb6f76a35f8
+#   content hash  099b885237063e5b
+#   text hash     2e9adf004e0d9c79
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

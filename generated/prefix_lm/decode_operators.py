@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  549b0f0583aae3cb
-#   text hash     9f9f8e576ef647c6
+#   content hash  099b885237063e5b
+#   text hash     97241fcd8311e6a5
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

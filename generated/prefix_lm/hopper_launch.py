@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  549b0f0583aae3cb
-#   text hash     9d4ec004db64ab78
+#   content hash  099b885237063e5b
+#   text hash     b5d6b988c584762b
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

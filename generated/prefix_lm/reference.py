@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  549b0f0583aae3cb
-#   text hash     f8ca589ac2eee483
+#   content hash  099b885237063e5b
+#   text hash     465aec637bf17a97
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

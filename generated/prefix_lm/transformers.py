@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  549b0f0583aae3cb
-#   text hash     d0038b0fabab7b39
+#   content hash  099b885237063e5b
+#   text hash     9df9862e1924ee6e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

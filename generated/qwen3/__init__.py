@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0d17b35ef7bd2712
-#   text hash     9cca4d3aeeefd839
+#   content hash  6643917b104f7e8e
+#   text hash     fafbb23303c6128d
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0d17b35ef7bd2712
-#   text hash     15f5a342621a763a
+#   content hash  6643917b104f7e8e
+#   text hash     a80370bf13d85da9
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0d17b35ef7bd2712
-#   text hash     62045ad5a6bfafc0
+#   content hash  6643917b104f7e8e
+#   text hash     94c03ef58e22988d
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

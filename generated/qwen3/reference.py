@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0d17b35ef7bd2712
-#   text hash     1099dd8972a70c7c
+#   content hash  6643917b104f7e8e
+#   text hash     ea1b2a821e04dddd
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

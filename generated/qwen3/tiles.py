@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0d17b35ef7bd2712
-#   text hash     02701b7e77bdd414
+#   content hash  6643917b104f7e8e
+#   text hash     326ca8345ff59d91
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4a381c1636e9c04b
-#   text hash     4454308d273a4e97
+#   content hash  5f54d10306e507cc
+#   text hash     2df72dca34bd50de
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

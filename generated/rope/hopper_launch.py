@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4a381c1636e9c04b
-#   text hash     fedcbfdebb7f8a5d
+#   content hash  5f54d10306e507cc
+#   text hash     747b03012cba7b61
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

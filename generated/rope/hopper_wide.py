@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4a381c1636e9c04b
-#   text hash     41c964dde9b0a26c
+#   content hash  5f54d10306e507cc
+#   text hash     6a2d93b4dcd3a44a
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4a381c1636e9c04b
-#   text hash     3c555b0021e09094
+#   content hash  5f54d10306e507cc
+#   text hash     3893ab2a3fdf8bce
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4a381c1636e9c04b
-#   text hash     87fbf94f082aeb55
+#   content hash  5f54d10306e507cc
+#   text hash     d9ceaf982feba5a7
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4a381c1636e9c04b
-#   text hash     97678388819dc95c
+#   content hash  5f54d10306e507cc
+#   text hash     b51329583622ab95
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9221b94b9fecd204
-#   text hash     e08931bf52b55f60
+#   content hash  cf8f00401f6307e4
+#   text hash     5bf940db058d54a8
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9221b94b9fecd204
-#   text hash     d6f3ac93eba62450
+#   content hash  cf8f00401f6307e4
+#   text hash     436dfd9236ea1067
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9221b94b9fecd204
-#   text hash     1c99c2fdae912cb0
+#   content hash  cf8f00401f6307e4
+#   text hash     ebe0b451eabedc76
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

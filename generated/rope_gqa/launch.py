@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9221b94b9fecd204
-#   text hash     27ba01ca7fee4335
+#   content hash  cf8f00401f6307e4
+#   text hash     0d19ac871fa2dd98
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

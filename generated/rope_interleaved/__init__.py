@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  721414acff3631ec
-#   text hash     45c00ef4be385ade
+#   content hash  91c5e14fcc638e79
+#   text hash     2ccf73761804b386
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  721414acff3631ec
-#   text hash     a691e16cc00663c1
+#   content hash  91c5e14fcc638e79
+#   text hash     f5dac6a115980843
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

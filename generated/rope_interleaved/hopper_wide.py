@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  721414acff3631ec
-#   text hash     76339ebfb24fce42
+#   content hash  91c5e14fcc638e79
+#   text hash     44696fd0a2555749
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

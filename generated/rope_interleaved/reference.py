@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  721414acff3631ec
-#   text hash     8c3b0b5bd6e17ec8
+#   content hash  91c5e14fcc638e79
+#   text hash     e8a39b6430c9db6e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4a1df72a93ac0b1c
-#   text hash     75badf802adaf690
+#   content hash  3bc6ce11bfd0a051
+#   text hash     9960692bc89896cf
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4a1df72a93ac0b1c
-#   text hash     8a0723b07f417686
+#   content hash  3bc6ce11bfd0a051
+#   text hash     c904a64df53da22c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4a1df72a93ac0b1c
-#   text hash     1cc35e6a9445641a
+#   content hash  3bc6ce11bfd0a051
+#   text hash     9cf0f20c0e1ddade
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

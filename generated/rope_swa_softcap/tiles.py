@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4a1df72a93ac0b1c
-#   text hash     b93cb0c11d5a15ef
+#   content hash  3bc6ce11bfd0a051
+#   text hash     37343047c4778fc9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

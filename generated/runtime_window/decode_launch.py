@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  db4fe12159db7d70
-#   text hash     65b5351c8b04656e
+#   content hash  e7e5f3d49bc29136
+#   text hash     59051e80ef1d57d7
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  db4fe12159db7d70
-#   text hash     a7650546d056c13d
+#   content hash  e7e5f3d49bc29136
+#   text hash     a4dde9b69b07d391
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  db4fe12159db7d70
-#   text hash     b09abecfba80c1f0
+#   content hash  e7e5f3d49bc29136
+#   text hash     aaae8f44f46b4f09
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

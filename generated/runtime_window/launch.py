@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  db4fe12159db7d70
-#   text hash     6f99d3d04f62566b
+#   content hash  e7e5f3d49bc29136
+#   text hash     04a407c00b5eb390
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

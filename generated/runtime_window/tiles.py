@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  db4fe12159db7d70
-#   text hash     144ad59ba6165633
+#   content hash  e7e5f3d49bc29136
+#   text hash     3d3d400c4db37082
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

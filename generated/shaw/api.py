@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2034cddd9e91f009
-#   text hash     ea76dfdec882601c
+#   content hash  82b631a8a066db63
+#   text hash     a13ffc517fcbaa9d
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

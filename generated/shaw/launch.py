@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2034cddd9e91f009
-#   text hash     ece26371ca948282
+#   content hash  82b631a8a066db63
+#   text hash     d0fe62924f1246e9
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

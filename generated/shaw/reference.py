@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2034cddd9e91f009
-#   text hash     2441a49fb1d875b4
+#   content hash  82b631a8a066db63
+#   text hash     849c1644cf53424d
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2034cddd9e91f009
-#   text hash     1e617c18e56affbc
+#   content hash  82b631a8a066db63
+#   text hash     4110ce2bc67c05d2
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  53772c95e425ab8e
-#   text hash     91bf8ef8fd67d37c
+#   content hash  a5db78ae95a38217
+#   text hash     cecc0abc254e4931
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

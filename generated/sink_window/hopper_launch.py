@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  53772c95e425ab8e
-#   text hash     088e95bdf2874f4f
+#   content hash  a5db78ae95a38217
+#   text hash     47d4c6f13763baba
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

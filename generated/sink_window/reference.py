@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  53772c95e425ab8e
-#   text hash     4196b638bfdebcc7
+#   content hash  a5db78ae95a38217
+#   text hash     086230fe7932ceaa
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  53772c95e425ab8e
-#   text hash     562d342675b75743
+#   content hash  a5db78ae95a38217
+#   text hash     ef3dc728f41f3f3a
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

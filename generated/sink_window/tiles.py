@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  53772c95e425ab8e
-#   text hash     9d0ec6fe7d4c28d5
+#   content hash  a5db78ae95a38217
+#   text hash     e6b28ee454739e97
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

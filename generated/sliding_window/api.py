@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ebefc12e24c19f2a
-#   text hash     67cdaf120cb65501
+#   content hash  c2d8babfdbfd95ea
+#   text hash     a628c92accef82c0
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ebefc12e24c19f2a
-#   text hash     2173b50ac181a044
+#   content hash  c2d8babfdbfd95ea
+#   text hash     1326c56a89775e0b
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

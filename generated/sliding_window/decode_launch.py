@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ebefc12e24c19f2a
-#   text hash     df59ddf67f3afcb7
+#   content hash  c2d8babfdbfd95ea
+#   text hash     6528abe3979b0fde
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

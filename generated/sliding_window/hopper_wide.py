@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ebefc12e24c19f2a
-#   text hash     503c86977d3c81b5
+#   content hash  c2d8babfdbfd95ea
+#   text hash     f17fd316eed4ad62
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ebefc12e24c19f2a
-#   text hash     8c0dc4fabf243fbb
+#   content hash  c2d8babfdbfd95ea
+#   text hash     d42e7152c6cc24d5
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

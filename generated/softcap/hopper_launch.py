@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  84b45ec7cfb1e34a
-#   text hash     0dddd3bd267d5aef
+#   content hash  33f880035b739b7d
+#   text hash     9b98b059c53a4a7e
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

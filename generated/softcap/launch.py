@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  84b45ec7cfb1e34a
-#   text hash     174a08168ec1fe0f
+#   content hash  33f880035b739b7d
+#   text hash     389b11f02c904204
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  84b45ec7cfb1e34a
-#   text hash     50d2d85258d04fdc
+#   content hash  33f880035b739b7d
+#   text hash     21de9b063aa0ea42
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  84b45ec7cfb1e34a
-#   text hash     4e370340f8d819da
+#   content hash  33f880035b739b7d
+#   text hash     66f95f98c815b6a2
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  84b45ec7cfb1e34a
-#   text hash     6055bcbd8a63af37
+#   content hash  33f880035b739b7d
+#   text hash     1ee02eaf91ac92ef
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2569dba5bfe84d73
-#   text hash     97be97fb42ed62e3
+#   content hash  373cdfa974d427c3
+#   text hash     a99e405509d705a9
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2569dba5bfe84d73
-#   text hash     91d15b354f8006eb
+#   content hash  373cdfa974d427c3
+#   text hash     1d5cd3b86d89d76a
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2569dba5bfe84d73
-#   text hash     e859293f41801fc2
+#   content hash  373cdfa974d427c3
+#   text hash     b534f9ca41f8a274
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

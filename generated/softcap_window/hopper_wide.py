@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2569dba5bfe84d73
-#   text hash     a870abae9e8ba554
+#   content hash  373cdfa974d427c3
+#   text hash     e4ff83cd97045632
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2569dba5bfe84d73
-#   text hash     bbc42a0a5c0cbddd
+#   content hash  373cdfa974d427c3
+#   text hash     f72000c581fb6e5e
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

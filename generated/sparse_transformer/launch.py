@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a26415cbd944869c
-#   text hash     d5bddf650904db3f
+#   content hash  cbd10246d4367edc
+#   text hash     669c4a590b25fb6a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

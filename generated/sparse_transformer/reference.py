@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a26415cbd944869c
-#   text hash     b3bc74fb870c4f11
+#   content hash  cbd10246d4367edc
+#   text hash     d0242778aa49e699
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a26415cbd944869c
-#   text hash     a342615cd73eb685
+#   content hash  cbd10246d4367edc
+#   text hash     f4aa9aa77115f1b5
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

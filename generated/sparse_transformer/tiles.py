@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a26415cbd944869c
-#   text hash     1f50e3bdfdf2d856
+#   content hash  cbd10246d4367edc
+#   text hash     d089e60df08e6561
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

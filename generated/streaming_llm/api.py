@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ad94bbb56e7345b2
-#   text hash     32c6ddaa18e33169
+#   content hash  36cebb11f1afe549
+#   text hash     a4d6134afbe1d1ec
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

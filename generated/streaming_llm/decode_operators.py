@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ad94bbb56e7345b2
-#   text hash     de5b17b6eaccf2db
+#   content hash  36cebb11f1afe549
+#   text hash     5fc7ff94ca2b7e0d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

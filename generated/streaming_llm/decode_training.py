@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ad94bbb56e7345b2
-#   text hash     41883a97c9a385d4
+#   content hash  36cebb11f1afe549
+#   text hash     23cd389dd1aeca4c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ad94bbb56e7345b2
-#   text hash     4295e867a100c3bf
+#   content hash  36cebb11f1afe549
+#   text hash     aa96c348931a64fb
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ad94bbb56e7345b2
-#   text hash     e2187e2e1d21f3d6
+#   content hash  36cebb11f1afe549
+#   text hash     905569adeda0b8e6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3600c742443921da
-#   text hash     2ab0750dd7a1e60a
+#   content hash  879e2d7d1178adbe
+#   text hash     4b399cd89ebe8aa3
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3600c742443921da
-#   text hash     72bf988062818e3e
+#   content hash  879e2d7d1178adbe
+#   text hash     3a77376b78889f55
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3600c742443921da
-#   text hash     62d42c66b102324c
+#   content hash  879e2d7d1178adbe
+#   text hash     27af575f6ae7fbef
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

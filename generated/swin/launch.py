@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3600c742443921da
-#   text hash     f0b5df0fce0f1a54
+#   content hash  879e2d7d1178adbe
+#   text hash     be521d43855014fd
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

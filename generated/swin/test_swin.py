@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3600c742443921da
-#   text hash     d342899dc4ebc3ef
+#   content hash  879e2d7d1178adbe
+#   text hash     a4c609a2c5398dfa
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3600c742443921da
-#   text hash     272e9e1b73c42a6f
+#   content hash  879e2d7d1178adbe
+#   text hash     157eb844e4b3c038
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

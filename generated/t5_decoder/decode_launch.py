@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  61475e3b76f5079e
-#   text hash     0a4e1a0de78d1ac5
+#   content hash  cfecd122a12688a0
+#   text hash     03d3ae6599d19353
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  61475e3b76f5079e
-#   text hash     2cb8dca0ba55745b
+#   content hash  cfecd122a12688a0
+#   text hash     fc84f82bb1818fda
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

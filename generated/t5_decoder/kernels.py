@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  61475e3b76f5079e
-#   text hash     828d0364e1d1706c
+#   content hash  cfecd122a12688a0
+#   text hash     547c491d6841ad7b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

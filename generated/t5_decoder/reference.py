@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  61475e3b76f5079e
-#   text hash     51e232b88ca94a44
+#   content hash  cfecd122a12688a0
+#   text hash     c97d377d9d6c29bd
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  61475e3b76f5079e
-#   text hash     c6d3d1f100eea0a0
+#   content hash  cfecd122a12688a0
+#   text hash     54a90380bc132644
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

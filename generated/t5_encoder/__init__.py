@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  40428a137990c6d1
-#   text hash     fa86dc8c5b53882c
+#   content hash  f6bf4190f9ba3ca4
+#   text hash     2a88bae9e03df4d6
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  40428a137990c6d1
-#   text hash     2bc4b07b3d6c5581
+#   content hash  f6bf4190f9ba3ca4
+#   text hash     ec0dae9e62313aed
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

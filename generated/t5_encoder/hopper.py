@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  40428a137990c6d1
-#   text hash     8d54aaf36b64c366
+#   content hash  f6bf4190f9ba3ca4
+#   text hash     d31a4d7110efc92b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  40428a137990c6d1
-#   text hash     c64f310ffb5e4218
+#   content hash  f6bf4190f9ba3ca4
+#   text hash     a0300fc9a4152bb0
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  40428a137990c6d1
-#   text hash     d93b3a573095f1bb
+#   content hash  f6bf4190f9ba3ca4
+#   text hash     1af74e1f4418a1f2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

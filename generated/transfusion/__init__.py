@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b2103c078bf28714
-#   text hash     9e0a5497a72d6757
+#   content hash  3d1a2c856ad8e741
+#   text hash     ed9bb381691abcb8
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

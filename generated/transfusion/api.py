@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b2103c078bf28714
-#   text hash     ff5a79fe5be0f563
+#   content hash  3d1a2c856ad8e741
+#   text hash     ca4affd97ab14f33
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

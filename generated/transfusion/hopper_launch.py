@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b2103c078bf28714
-#   text hash     b5bad508e234c550
+#   content hash  3d1a2c856ad8e741
+#   text hash     becb2f783e880573
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b2103c078bf28714
-#   text hash     7eb95e6aaf8a6a00
+#   content hash  3d1a2c856ad8e741
+#   text hash     6bc9652ce7a4abe9
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

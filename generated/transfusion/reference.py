@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b2103c078bf28714
-#   text hash     3fba16b5f8a98a24
+#   content hash  3d1a2c856ad8e741
+#   text hash     6c8a80e7286c7f8c
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

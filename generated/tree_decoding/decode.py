@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f364da9fb631aab7
-#   text hash     daee84f54aa407a0
+#   content hash  90ce8d07b9e32de7
+#   text hash     b475fc275ba7191b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f364da9fb631aab7
-#   text hash     cb6265cb0b18d75d
+#   content hash  90ce8d07b9e32de7
+#   text hash     beb8e5442374845f
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

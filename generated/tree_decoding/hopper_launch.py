@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f364da9fb631aab7
-#   text hash     de4129deccbdb2f1
+#   content hash  90ce8d07b9e32de7
+#   text hash     ab605962f9905f77
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f364da9fb631aab7
-#   text hash     ab23ff365e1a8c1b
+#   content hash  90ce8d07b9e32de7
+#   text hash     7cb77bdf1b87cd90
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

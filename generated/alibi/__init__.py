@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a50be1595e990711
-#   text hash     1f0c10bfd66023d9
+#   content hash  59ecaff1f6695991
+#   text hash     8b9d8c5e9c72e4da
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

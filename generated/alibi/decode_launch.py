@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a50be1595e990711
-#   text hash     f132bfa37a580480
+#   content hash  59ecaff1f6695991
+#   text hash     4a3babcbbce5c8b9
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

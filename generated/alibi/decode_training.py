@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a50be1595e990711
-#   text hash     1c21e3c68cff378d
+#   content hash  59ecaff1f6695991
+#   text hash     b7ea0f351420b32f
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a50be1595e990711
-#   text hash     c3150ca8d3751202
+#   content hash  59ecaff1f6695991
+#   text hash     3f44a2919cfe8c55
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a50be1595e990711
-#   text hash     be7eb02371a3fd74
+#   content hash  59ecaff1f6695991
+#   text hash     c88b3ed3bb85ae07
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  33ae25b2b5bf1819
-#   text hash     53542a09eac8d98a
+#   content hash  77c80e66b0963f8d
+#   text hash     164a3274499c3b8d
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  33ae25b2b5bf1819
-#   text hash     75306f0682dd1138
+#   content hash  77c80e66b0963f8d
+#   text hash     e88c6679c5ee5819
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  33ae25b2b5bf1819
-#   text hash     092afc3c6a7b9e59
+#   content hash  77c80e66b0963f8d
+#   text hash     bb032195db6d02c1
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  33ae25b2b5bf1819
-#   text hash     727e592dbe324d8e
+#   content hash  77c80e66b0963f8d
+#   text hash     0e7f0a518f27a0e9
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  33ae25b2b5bf1819
-#   text hash     8d2f929374df5a64
+#   content hash  77c80e66b0963f8d
+#   text hash     706eadd012d4c758
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

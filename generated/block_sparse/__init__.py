@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5856962aee9b31df
-#   text hash     2fa0ae0bac0250f1
+#   content hash  4cf62a3e7745ea95
+#   text hash     d5b7516373af9eb2
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5856962aee9b31df
-#   text hash     ae0534b25724fb9e
+#   content hash  4cf62a3e7745ea95
+#   text hash     e66193a3b085a904
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

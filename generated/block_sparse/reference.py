@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5856962aee9b31df
-#   text hash     9e21d8f45511443a
+#   content hash  4cf62a3e7745ea95
+#   text hash     643c0f70986d9c21
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

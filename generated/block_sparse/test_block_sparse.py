@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5856962aee9b31df
-#   text hash     3170fb56a7e7a412
+#   content hash  4cf62a3e7745ea95
+#   text hash     8c21ac3db20e14e5
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

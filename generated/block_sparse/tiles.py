@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5856962aee9b31df
-#   text hash     ec8b48b30eb1f7ce
+#   content hash  4cf62a3e7745ea95
+#   text hash     d528bb44e754c6b2
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a0768bcd3d34c746
-#   text hash     0bf8221edc7e94f2
+#   content hash  219461bead766901
+#   text hash     0e95f8f7d9c2b4e3
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a0768bcd3d34c746
-#   text hash     e7a38696e6bc3e36
+#   content hash  219461bead766901
+#   text hash     e71c7398a7e3fd74
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

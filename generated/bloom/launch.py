@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a0768bcd3d34c746
-#   text hash     d25b71b6ba3122b7
+#   content hash  219461bead766901
+#   text hash     ebc3deeadb0626a6
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a0768bcd3d34c746
-#   text hash     f741df7bf0de45cc
+#   content hash  219461bead766901
+#   text hash     8bfb92327ba29cfb
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

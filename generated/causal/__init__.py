@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d397dc54e020dd16
-#   text hash     f0a4bbb8aa8e91c5
+#   content hash  723fb8b1b1774373
+#   text hash     fd691080922f71db
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d397dc54e020dd16
-#   text hash     918fbdd63f24c5be
+#   content hash  723fb8b1b1774373
+#   text hash     5d76703ac046fb5d
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d397dc54e020dd16
-#   text hash     dec5f6f364c166de
+#   content hash  723fb8b1b1774373
+#   text hash     b8276ccc09bf7d8a
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

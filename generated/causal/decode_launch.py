@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d397dc54e020dd16
-#   text hash     a4c7c3b5cd626174
+#   content hash  723fb8b1b1774373
+#   text hash     c6741a737a2038f8
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d397dc54e020dd16
-#   text hash     399df3437f54c70d
+#   content hash  723fb8b1b1774373
+#   text hash     661fae888d9b0b9d
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d397dc54e020dd16
-#   text hash     4a6947555668a02d
+#   content hash  723fb8b1b1774373
+#   text hash     d7fb92b1dabab554
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

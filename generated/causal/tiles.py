@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d397dc54e020dd16
-#   text hash     ebd71b48f2a2a24e
+#   content hash  723fb8b1b1774373
+#   text hash     43c949b9f255ba76
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ebe820ae4c9adb04
-#   text hash     cd8b7edb6c74b713
+#   content hash  351249a8aa524e76
+#   text hash     002444ac2fbdf377
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ebe820ae4c9adb04
-#   text hash     76ca9e9b3c463e71
+#   content hash  351249a8aa524e76
+#   text hash     c7c0389ff5c29914
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

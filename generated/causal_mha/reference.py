@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ebe820ae4c9adb04
-#   text hash     fd1050e8cc08397b
+#   content hash  351249a8aa524e76
+#   text hash     72d714d0fe0f3853
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ebe820ae4c9adb04
-#   text hash     df5a146bb20571d9
+#   content hash  351249a8aa524e76
+#   text hash     3d028f710f8602b1
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ebe820ae4c9adb04
-#   text hash     4fd62a162c537786
+#   content hash  351249a8aa524e76
+#   text hash     ae959774a6e26fcd
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2cde6e973e72222d
-#   text hash     923d3177869d93de
+#   content hash  c3d5573a1ad00bec
+#   text hash     8dbb292dc10c6139
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

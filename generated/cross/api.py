@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2cde6e973e72222d
-#   text hash     2a146917671b4cbc
+#   content hash  c3d5573a1ad00bec
+#   text hash     e460ecc3d4935988
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

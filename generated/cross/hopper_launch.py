@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2cde6e973e72222d
-#   text hash     ae87d902a38541d7
+#   content hash  c3d5573a1ad00bec
+#   text hash     528b5f7c28c3f3e1
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

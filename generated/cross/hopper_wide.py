@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2cde6e973e72222d
-#   text hash     fc1428e6d2077c6b
+#   content hash  c3d5573a1ad00bec
+#   text hash     3d34760378d6d811
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

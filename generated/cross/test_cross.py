@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2cde6e973e72222d
-#   text hash     db14c8319519d145
+#   content hash  c3d5573a1ad00bec
+#   text hash     752122f1efc1900c
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

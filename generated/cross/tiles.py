@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2cde6e973e72222d
-#   text hash     b5a4c20ec8ff6496
+#   content hash  c3d5573a1ad00bec
+#   text hash     a04139fcec322cb2
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

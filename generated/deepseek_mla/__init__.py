@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  af9a6b9109aa1679
-#   text hash     99bc3f0784cb25bb
+#   content hash  738b3e14aea3e771
+#   text hash     355a8fe6088e7d4e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

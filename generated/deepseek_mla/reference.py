@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  af9a6b9109aa1679
-#   text hash     866d60f873d20a50
+#   content hash  738b3e14aea3e771
+#   text hash     9a950db20432196e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

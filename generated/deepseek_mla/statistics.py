@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  af9a6b9109aa1679
-#   text hash     956b5b7e2a242a0d
+#   content hash  738b3e14aea3e771
+#   text hash     ee1ab399ae5af0a9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

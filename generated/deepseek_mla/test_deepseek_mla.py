@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  af9a6b9109aa1679
-#   text hash     56cfbde96181be68
+#   content hash  738b3e14aea3e771
+#   text hash     fb7019b4fc90e3a0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  af9a6b9109aa1679
-#   text hash     c75592db4ffd1e8a
+#   content hash  738b3e14aea3e771
+#   text hash     1ec80e03e3c76e6a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1649bb8abf0d0b9a
-#   text hash     9b4b527623788e73
+#   content hash  4dbc58d19d592b64
+#   text hash     57a909e64d3cf447
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

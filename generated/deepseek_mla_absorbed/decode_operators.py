@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1649bb8abf0d0b9a
-#   text hash     f89f3baedb169a96
+#   content hash  4dbc58d19d592b64
+#   text hash     cd033d9512719cc0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1649bb8abf0d0b9a
-#   text hash     37981a8f2f8e1874
+#   content hash  4dbc58d19d592b64
+#   text hash     6a31aa1093ed5797
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

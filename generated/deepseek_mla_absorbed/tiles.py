@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1649bb8abf0d0b9a
-#   text hash     a4f12dab0c60f81a
+#   content hash  4dbc58d19d592b64
+#   text hash     1336f4f5d455a260
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c8afbe93dd64392e
-#   text hash     56bb5377b18429ec
+#   content hash  82a270c8fc7b627a
+#   text hash     8dbf10aefb1f1be1
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c8afbe93dd64392e
-#   text hash     b7738d6584d3130e
+#   content hash  82a270c8fc7b627a
+#   text hash     0cc618d52225916d
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

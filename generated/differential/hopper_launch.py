@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c8afbe93dd64392e
-#   text hash     e34633b1cf74e6e2
+#   content hash  82a270c8fc7b627a
+#   text hash     0efde10ccc6f1155
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

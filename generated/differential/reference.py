@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c8afbe93dd64392e
-#   text hash     97b51de8161270f7
+#   content hash  82a270c8fc7b627a
+#   text hash     bc783c72941d2110
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c8afbe93dd64392e
-#   text hash     a4416d3f05159e2b
+#   content hash  82a270c8fc7b627a
+#   text hash     15f4ef17f29b56eb
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  63f19dbbcfb6720e
-#   text hash     34bb62431687dcd5
+#   content hash  7d0f7249138861fb
+#   text hash     e20536e075bb711b
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  63f19dbbcfb6720e
-#   text hash     2aaf0e0b13c03b03
+#   content hash  7d0f7249138861fb
+#   text hash     d9b8c464c561c11e
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

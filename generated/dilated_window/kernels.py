@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  63f19dbbcfb6720e
-#   text hash     f31d981380b4ea7e
+#   content hash  7d0f7249138861fb
+#   text hash     8e0d5f78f4f0296a
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

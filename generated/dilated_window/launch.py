@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  63f19dbbcfb6720e
-#   text hash     4c11a2f0c56995d4
+#   content hash  7d0f7249138861fb
+#   text hash     e083ca8f990a6443
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  63f19dbbcfb6720e
-#   text hash     973f4c0a42f46025
+#   content hash  7d0f7249138861fb
+#   text hash     dee652f1d43e178e
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

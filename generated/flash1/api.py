@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  654b323f3848ce5a
-#   text hash     7fd45de92c3c697f
+#   content hash  3413acee682c8903
+#   text hash     646c8772b388e825
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  654b323f3848ce5a
-#   text hash     91935ab758092064
+#   content hash  3413acee682c8903
+#   text hash     efbdcd7d25255a6a
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  654b323f3848ce5a
-#   text hash     253dc4dece2e4807
+#   content hash  3413acee682c8903
+#   text hash     fb6bdd74358dd47a
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

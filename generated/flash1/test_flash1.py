@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  654b323f3848ce5a
-#   text hash     34b1c1f72e68c655
+#   content hash  3413acee682c8903
+#   text hash     76fd38afcd128d9c
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

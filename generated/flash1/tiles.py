@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  654b323f3848ce5a
-#   text hash     d2b76cc2eccf34fd
+#   content hash  3413acee682c8903
+#   text hash     077bd0273ca2dba1
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

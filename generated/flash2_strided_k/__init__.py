@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6e3e479336333c48
-#   text hash     fb02d00c2a6c7a56
+#   content hash  69438cac1ccd40f7
+#   text hash     f7856b86f0fad92e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6e3e479336333c48
-#   text hash     bbfe9eb8e9ac4686
+#   content hash  69438cac1ccd40f7
+#   text hash     97b1bc4903a0a77b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6e3e479336333c48
-#   text hash     ae970900cecba5f9
+#   content hash  69438cac1ccd40f7
+#   text hash     4ebe3b001fdf1477
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

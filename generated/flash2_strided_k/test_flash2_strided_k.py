@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6e3e479336333c48
-#   text hash     ff702cab4f938b35
+#   content hash  69438cac1ccd40f7
+#   text hash     9b8cb7c8e9e77c8c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6e3e479336333c48
-#   text hash     2e9790c622e4cb11
+#   content hash  69438cac1ccd40f7
+#   text hash     f0d556a6cc1a838e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

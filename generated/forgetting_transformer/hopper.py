@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  59ab2a19c0a231c3
-#   text hash     474914791cd961f3
+#   content hash  5068a8e5f47655a5
+#   text hash     1cc4a9762e7cd772
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

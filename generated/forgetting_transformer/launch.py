@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  59ab2a19c0a231c3
-#   text hash     2953edf1352a7cba
+#   content hash  5068a8e5f47655a5
+#   text hash     6b24344e51bc4705
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

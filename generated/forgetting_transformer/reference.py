@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  59ab2a19c0a231c3
-#   text hash     b9237e9088fb4f00
+#   content hash  5068a8e5f47655a5
+#   text hash     c3233f3532d37c93
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  59ab2a19c0a231c3
-#   text hash     4723189f42133433
+#   content hash  5068a8e5f47655a5
+#   text hash     40f4c0fb7f3382bf
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

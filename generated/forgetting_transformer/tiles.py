@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  59ab2a19c0a231c3
-#   text hash     c7cf1f17588bddd8
+#   content hash  5068a8e5f47655a5
+#   text hash     8ed20fa6fb75c194
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f47afe6737acdf86
-#   text hash     659025bf6ca7d2c1
+#   content hash  b9f781c071af9c3c
+#   text hash     049d63c966fdca18
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

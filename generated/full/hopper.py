@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f47afe6737acdf86
-#   text hash     cfa6912fddb3579a
+#   content hash  b9f781c071af9c3c
+#   text hash     653536530932119c
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

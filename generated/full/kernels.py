@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f47afe6737acdf86
-#   text hash     485c5f34efdad9e6
+#   content hash  b9f781c071af9c3c
+#   text hash     6373eaf3837ab24b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f47afe6737acdf86
-#   text hash     a51d50fdd9e685c4
+#   content hash  b9f781c071af9c3c
+#   text hash     3c34c41ab5280c29
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f47afe6737acdf86
-#   text hash     bf58783474606e9f
+#   content hash  b9f781c071af9c3c
+#   text hash     0b5c89482a824cb7
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

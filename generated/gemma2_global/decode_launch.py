@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f1483bfce55f50f2
-#   text hash     934ed14f9bbfb108
+#   content hash  e6852b93acc52575
+#   text hash     e7893b060e35dfe8
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

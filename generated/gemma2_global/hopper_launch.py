@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f1483bfce55f50f2
-#   text hash     2f1ddca945c6ef4a
+#   content hash  e6852b93acc52575
+#   text hash     8ce62b32d2dd3d44
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

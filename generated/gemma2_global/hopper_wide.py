@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f1483bfce55f50f2
-#   text hash     2b61360a9ef33a97
+#   content hash  e6852b93acc52575
+#   text hash     9658dff3899d9320
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

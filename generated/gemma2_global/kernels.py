@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f1483bfce55f50f2
-#   text hash     97d8b5d7080d35ad
+#   content hash  e6852b93acc52575
+#   text hash     3bd9173ac15ab6d1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

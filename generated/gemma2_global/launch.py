@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f1483bfce55f50f2
-#   text hash     4fd09f7fc0376f73
+#   content hash  e6852b93acc52575
+#   text hash     6d7d608194df464d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  38ac1f610bcf1e30
-#   text hash     a3721394e2d67710
+#   content hash  69a43474367fedaf
+#   text hash     b190e6c53a6daa0e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

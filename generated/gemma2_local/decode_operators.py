@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  38ac1f610bcf1e30
-#   text hash     4255f5ccec99dae5
+#   content hash  69a43474367fedaf
+#   text hash     4e92aea9e0691d06
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  38ac1f610bcf1e30
-#   text hash     cf3fd05457f4e8f3
+#   content hash  69a43474367fedaf
+#   text hash     2ed4c87249827b85
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

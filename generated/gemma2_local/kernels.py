@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  38ac1f610bcf1e30
-#   text hash     37871c6ed990ce8c
+#   content hash  69a43474367fedaf
+#   text hash     b7fe52e489c025ec
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  38ac1f610bcf1e30
-#   text hash     c6b6d5238e7ad91b
+#   content hash  69a43474367fedaf
+#   text hash     b52f0b3e7fd3ab23
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

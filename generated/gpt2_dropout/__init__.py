@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  94c0dcddf1fe6732
-#   text hash     a474f553830e320b
+#   content hash  095388716f9d7121
+#   text hash     3bb2aa9c5c43a0f1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  94c0dcddf1fe6732
-#   text hash     f48c2634f4a48c71
+#   content hash  095388716f9d7121
+#   text hash     d3e5852d699fdef8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

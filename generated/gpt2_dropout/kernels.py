@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  94c0dcddf1fe6732
-#   text hash     b2c44953fbc64ec2
+#   content hash  095388716f9d7121
+#   text hash     fc20bb830f1fedbf
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

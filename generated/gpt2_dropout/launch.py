@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  94c0dcddf1fe6732
-#   text hash     1e2c50528c77d595
+#   content hash  095388716f9d7121
+#   text hash     11165a3af769fc46
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  94c0dcddf1fe6732
-#   text hash     c2db76a75f4aba93
+#   content hash  095388716f9d7121
+#   text hash     393d1b183c18bca3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

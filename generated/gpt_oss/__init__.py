@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  28138e194391709a
-#   text hash     53baf467d288b162
+#   content hash  509ef59ae726d6fe
+#   text hash     a22d1550c355d7ad
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  28138e194391709a
-#   text hash     d82e198062ee7fd3
+#   content hash  509ef59ae726d6fe
+#   text hash     51f7588a9d4b7f8f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  28138e194391709a
-#   text hash     ad576ec6f2752839
+#   content hash  509ef59ae726d6fe
+#   text hash     a6ca1b07f8757bc9
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  28138e194391709a
-#   text hash     d28d1ff3cd3a32ba
+#   content hash  509ef59ae726d6fe
+#   text hash     eaffe8fb461c835e
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  28138e194391709a
-#   text hash     897628ec56ca7768
+#   content hash  509ef59ae726d6fe
+#   text hash     e5276d6d44c65f07
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7bf5982a8652934a
-#   text hash     8a8ecea665edb8c9
+#   content hash  c1fa10dfa04108b3
+#   text hash     2e9cd108b4ef2217
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

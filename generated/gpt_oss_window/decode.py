@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7bf5982a8652934a
-#   text hash     79d982f21a5b8ac6
+#   content hash  c1fa10dfa04108b3
+#   text hash     fedf5808e548b3d4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

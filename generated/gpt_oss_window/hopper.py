@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7bf5982a8652934a
-#   text hash     91a51b49fb933dd1
+#   content hash  c1fa10dfa04108b3
+#   text hash     e9b342d51429ed8d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

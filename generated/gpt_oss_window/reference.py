@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7bf5982a8652934a
-#   text hash     f46b0024874fb236
+#   content hash  c1fa10dfa04108b3
+#   text hash     00b9483e9cd727b5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

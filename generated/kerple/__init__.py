@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c8c0fc6e694e20e1
-#   text hash     0f8cd0e1ea5d1946
+#   content hash  80c328cb29567f86
+#   text hash     eef9c327382cf1b8
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

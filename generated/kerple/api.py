@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c8c0fc6e694e20e1
-#   text hash     341690eef3d8e724
+#   content hash  80c328cb29567f86
+#   text hash     f0646fa9219254eb
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

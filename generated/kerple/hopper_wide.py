@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c8c0fc6e694e20e1
-#   text hash     a8fed0de2eb41158
+#   content hash  80c328cb29567f86
+#   text hash     9d017a1a889a5718
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c8c0fc6e694e20e1
-#   text hash     27ed0a48e7212ebc
+#   content hash  80c328cb29567f86
+#   text hash     3a6545eb4b2a0905
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c8c0fc6e694e20e1
-#   text hash     d399e22536c736ad
+#   content hash  80c328cb29567f86
+#   text hash     5c90db1c5f443ca2
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

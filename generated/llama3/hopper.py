@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d91446f698a41903
-#   text hash     f30c49b24746f75a
+#   content hash  ec3d41c0caa59722
+#   text hash     2408de64a02e088a
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d91446f698a41903
-#   text hash     15d04ad813c5e44c
+#   content hash  ec3d41c0caa59722
+#   text hash     a1467c2352710a30
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d91446f698a41903
-#   text hash     faf2d0de401d02c5
+#   content hash  ec3d41c0caa59722
+#   text hash     416ed4decb003bde
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

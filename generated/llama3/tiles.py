@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d91446f698a41903
-#   text hash     a6fd3f0e958d38cf
+#   content hash  ec3d41c0caa59722
+#   text hash     f135dbff5156c695
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d91446f698a41903
-#   text hash     3254f398272f437e
+#   content hash  ec3d41c0caa59722
+#   text hash     08ae062dacd2333f
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  97538048925f2e41
-#   text hash     11584fb5fbad68ee
+#   content hash  0badf91ad71be4d9
+#   text hash     d85ed02a87d878bc
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

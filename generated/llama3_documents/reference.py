@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  97538048925f2e41
-#   text hash     3248c396bd30430f
+#   content hash  0badf91ad71be4d9
+#   text hash     7aae47de31d666fb
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  97538048925f2e41
-#   text hash     64ca8f3a5b1e1e8f
+#   content hash  0badf91ad71be4d9
+#   text hash     e2c4f9d7eb4b4791
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3f3eb76cc4a23489
-#   text hash     5dfbc5d05e1058c7
+#   content hash  dc84f719cc12cfa5
+#   text hash     3018e4590368ea23
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

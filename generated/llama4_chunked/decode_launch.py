@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3f3eb76cc4a23489
-#   text hash     1991c8e95a9aa5cd
+#   content hash  dc84f719cc12cfa5
+#   text hash     6d565e78cc30a2ba
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

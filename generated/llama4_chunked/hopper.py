@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3f3eb76cc4a23489
-#   text hash     a3dc867145037882
+#   content hash  dc84f719cc12cfa5
+#   text hash     69638c8df37e2d0f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3f3eb76cc4a23489
-#   text hash     c60a86bf793aac9d
+#   content hash  dc84f719cc12cfa5
+#   text hash     07c8040db108a929
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

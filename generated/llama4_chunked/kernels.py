@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3f3eb76cc4a23489
-#   text hash     b2dcce4f4160370d
+#   content hash  dc84f719cc12cfa5
+#   text hash     c8f35dcf79cc1dde
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5bd02b4e6e3b375f
-#   text hash     6c17728c9226e068
+#   content hash  3e4a5fa6b6299d67
+#   text hash     1cf9fc9921e07aa3
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5bd02b4e6e3b375f
-#   text hash     9d2e1f8e22cbad10
+#   content hash  3e4a5fa6b6299d67
+#   text hash     432d43b44866e8a8
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5bd02b4e6e3b375f
-#   text hash     567f52297a29b329
+#   content hash  3e4a5fa6b6299d67
+#   text hash     f23fb77030a70f57
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5bd02b4e6e3b375f
-#   text hash     dce4bfbfbf12dc81
+#   content hash  3e4a5fa6b6299d67
+#   text hash     ef38b5490fc5c882
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

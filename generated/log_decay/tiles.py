@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5bd02b4e6e3b375f
-#   text hash     cfaa437706c6e8aa
+#   content hash  3e4a5fa6b6299d67
+#   text hash     f4e93534f25f9ed8
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

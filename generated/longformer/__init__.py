@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9cee4faf061e9852
-#   text hash     ad94441997a2682c
+#   content hash  9745e893b4eb4afd
+#   text hash     de160f4581fb1e69
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

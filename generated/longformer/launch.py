@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9cee4faf061e9852
-#   text hash     364ff8de3e70ccf3
+#   content hash  9745e893b4eb4afd
+#   text hash     deaa4bb3dd197a7c
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9cee4faf061e9852
-#   text hash     5f4accd86b2e9c97
+#   content hash  9745e893b4eb4afd
+#   text hash     83369c523997306b
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  647dfcafee8b8be8
-#   text hash     4b430735090470f3
+#   content hash  df6c4953c6c609d9
+#   text hash     dcef46d4c832e71a
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  647dfcafee8b8be8
-#   text hash     269e1075235efa5d
+#   content hash  df6c4953c6c609d9
+#   text hash     b87faf512c07eb48
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

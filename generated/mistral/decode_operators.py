@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  647dfcafee8b8be8
-#   text hash     7f3f32a941c29583
+#   content hash  df6c4953c6c609d9
+#   text hash     04d1a2b45feda4cf
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  647dfcafee8b8be8
-#   text hash     75d2115587d88818
+#   content hash  df6c4953c6c609d9
+#   text hash     2031428fc4328e08
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  647dfcafee8b8be8
-#   text hash     05d61334a3fc4bf5
+#   content hash  df6c4953c6c609d9
+#   text hash     d9bff27dbb98d1b3
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

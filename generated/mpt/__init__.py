@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a5f816d147be8bc6
-#   text hash     4798f79d0e770f3b
+#   content hash  e0eff1b77b4f22c8
+#   text hash     5605b000f6b365c9
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

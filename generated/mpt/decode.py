@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a5f816d147be8bc6
-#   text hash     a6ee3239856413ba
+#   content hash  e0eff1b77b4f22c8
+#   text hash     7f63cd59d7b666d2
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

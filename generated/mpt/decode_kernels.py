@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a5f816d147be8bc6
-#   text hash     c78f3355398a325e
+#   content hash  e0eff1b77b4f22c8
+#   text hash     15a804db52cb214f
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

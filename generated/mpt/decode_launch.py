@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a5f816d147be8bc6
-#   text hash     ae32c8d5aa3fb683
+#   content hash  e0eff1b77b4f22c8
+#   text hash     f302c49c9cc33e45
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a5f816d147be8bc6
-#   text hash     4c8cd8731a94cacd
+#   content hash  e0eff1b77b4f22c8
+#   text hash     6df3ca6d25304d59
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a5f816d147be8bc6
-#   text hash     10db2cdaf8c27ac0
+#   content hash  e0eff1b77b4f22c8
+#   text hash     6fbb54420b71483a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  336b9a16f3276cf8
-#   text hash     bc7faffce875f20c
+#   content hash  ea579b28b105928d
+#   text hash     2ddbda21f7d967d9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  336b9a16f3276cf8
-#   text hash     87100a6f8c1d9d7d
+#   content hash  ea579b28b105928d
+#   text hash     f1917f25f79d5895
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  336b9a16f3276cf8
-#   text hash     a1078f2d3319a846
+#   content hash  ea579b28b105928d
+#   text hash     fded803bdee344c2
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

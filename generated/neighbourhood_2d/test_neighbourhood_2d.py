@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  336b9a16f3276cf8
-#   text hash     a26b546b198c0c2b
+#   content hash  ea579b28b105928d
+#   text hash     3e852705706dbad6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  336b9a16f3276cf8
-#   text hash     79e0bb8dc7d25dfb
+#   content hash  ea579b28b105928d
+#   text hash     df55208f3db5d594
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  20eea59a66a036ee
-#   text hash     331d1165f236d294
+#   content hash  32198bdc76afabb4
+#   text hash     10a42f7293a3ec06
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

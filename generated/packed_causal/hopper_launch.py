@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  20eea59a66a036ee
-#   text hash     a81f8a565530c79a
+#   content hash  32198bdc76afabb4
+#   text hash     4c68789147303347
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

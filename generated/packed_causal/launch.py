@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  20eea59a66a036ee
-#   text hash     f87f74e1729fb602
+#   content hash  32198bdc76afabb4
+#   text hash     6ee7b79b732399f5
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

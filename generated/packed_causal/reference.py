@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  20eea59a66a036ee
-#   text hash     19cde80c6b32c201
+#   content hash  32198bdc76afabb4
+#   text hash     ceb9f11003fff7db
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  20eea59a66a036ee
-#   text hash     75e1a7307714cb04
+#   content hash  32198bdc76afabb4
+#   text hash     8c1172ddec4f7b28
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

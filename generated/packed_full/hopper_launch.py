@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7a6ada15269e098c
-#   text hash     fa8c9c5f218b822b
+#   content hash  c0ecfb4cd29c4c89
+#   text hash     b58b82669d9ad7ec
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

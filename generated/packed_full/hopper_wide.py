@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7a6ada15269e098c
-#   text hash     af67f92d673950dd
+#   content hash  c0ecfb4cd29c4c89
+#   text hash     eb84024547114771
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

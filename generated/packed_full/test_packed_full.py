@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7a6ada15269e098c
-#   text hash     4379a0a54abcedbd
+#   content hash  c0ecfb4cd29c4c89
+#   text hash     b0b77c1ab042561e
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

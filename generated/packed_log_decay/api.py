@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  12bbc0910fdb94ab
-#   text hash     912fe56e17d62906
+#   content hash  16be6d3b6e78ab52
+#   text hash     5e80357b263513f8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

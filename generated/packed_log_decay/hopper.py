@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  12bbc0910fdb94ab
-#   text hash     f8f762c3d16cb724
+#   content hash  16be6d3b6e78ab52
+#   text hash     f94e0b13af00d8a9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  12bbc0910fdb94ab
-#   text hash     012650593ce8950f
+#   content hash  16be6d3b6e78ab52
+#   text hash     9e7e0d69bbbf305f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

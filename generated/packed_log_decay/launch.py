@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  12bbc0910fdb94ab
-#   text hash     ddd2674ea537004f
+#   content hash  16be6d3b6e78ab52
+#   text hash     58fc1eacea193a37
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  12bbc0910fdb94ab
-#   text hash     d52a6e70a9f8317f
+#   content hash  16be6d3b6e78ab52
+#   text hash     c114f7f04f721422
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  62e9ba74d8e8fd43
-#   text hash     291111a968915c24
+#   content hash  b10689c6b0f18b1c
+#   text hash     d30554f98f3cfdd5
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

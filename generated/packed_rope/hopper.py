@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  62e9ba74d8e8fd43
-#   text hash     93151b37e300b339
+#   content hash  b10689c6b0f18b1c
+#   text hash     52a5b7088cb6018a
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

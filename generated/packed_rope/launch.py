@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  62e9ba74d8e8fd43
-#   text hash     0de8e8fc887cfa77
+#   content hash  b10689c6b0f18b1c
+#   text hash     12cc539ba71d0feb
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  62e9ba74d8e8fd43
-#   text hash     54684490f2cafb2c
+#   content hash  b10689c6b0f18b1c
+#   text hash     9aa420fcb817f4b0
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

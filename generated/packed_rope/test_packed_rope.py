@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  62e9ba74d8e8fd43
-#   text hash     6b532ea9f6365b08
+#   content hash  b10689c6b0f18b1c
+#   text hash     ed321e144b7128a9
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  258a07ba613f0973
-#   text hash     905d8a8a7c4ec62b
+#   content hash  e6e7e7189f9bbf68
+#   text hash     1024d24bf904879c
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

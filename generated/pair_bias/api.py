@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  258a07ba613f0973
-#   text hash     7ce7aa1ebca8a9cd
+#   content hash  e6e7e7189f9bbf68
+#   text hash     b3695ee0be49b1dc
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  258a07ba613f0973
-#   text hash     073390240af98403
+#   content hash  e6e7e7189f9bbf68
+#   text hash     d7bcaba7326c9fb9
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

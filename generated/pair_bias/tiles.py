@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  258a07ba613f0973
-#   text hash     37776c351937955f
+#   content hash  e6e7e7189f9bbf68
+#   text hash     7731df009526ce57
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

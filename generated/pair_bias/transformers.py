@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  258a07ba613f0973
-#   text hash     fec67ad9173e48d5
+#   content hash  e6e7e7189f9bbf68
+#   text hash     cc7d76a0da6455ee
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

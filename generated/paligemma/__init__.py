@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ce3b9d7d7586fbac
-#   text hash     534aac1951145719
+#   content hash  4597e6295f97a91f
+#   text hash     2d450908e13f3f99
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

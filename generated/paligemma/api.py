@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ce3b9d7d7586fbac
-#   text hash     fc788f03995ca242
+#   content hash  4597e6295f97a91f
+#   text hash     a7420a870d269180
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

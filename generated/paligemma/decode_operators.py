@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ce3b9d7d7586fbac
-#   text hash     1291457b52ed8e42
+#   content hash  4597e6295f97a91f
+#   text hash     475b303bf246d91d
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ce3b9d7d7586fbac
-#   text hash     d3261977ac5f9688
+#   content hash  4597e6295f97a91f
+#   text hash     aa2860dca366e55e
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ce3b9d7d7586fbac
-#   text hash     6e991341cea056be
+#   content hash  4597e6295f97a91f
+#   text hash     aa516201d4f93949
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  099b885237063e5b
-#   text hash     622eb81e958be515
+#   content hash  97755a6ca08a6831
+#   text hash     9b9ead6848a7b394
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  099b885237063e5b
-#   text hash     a8dc8da8a018d1eb
+#   content hash  97755a6ca08a6831
+#   text hash     a17a3a8b0fa5aa0e
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  099b885237063e5b
-#   text hash     8f35da092ecf646d
+#   content hash  97755a6ca08a6831
+#   text hash     a1a75a919912fb3d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  099b885237063e5b
-#   text hash     9df9862e1924ee6e
+#   content hash  97755a6ca08a6831
+#   text hash     0234abcf3b8f6ed7
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

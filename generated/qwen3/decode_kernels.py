@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6643917b104f7e8e
-#   text hash     4e3f3880622ce86d
+#   content hash  0ea01eb489bda4e7
+#   text hash     7109108bfd1db15f
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

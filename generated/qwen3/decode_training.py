@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6643917b104f7e8e
-#   text hash     781db84e3d4632ce
+#   content hash  0ea01eb489bda4e7
+#   text hash     ca6a5b88f9cb64cd
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

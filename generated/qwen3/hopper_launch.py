@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6643917b104f7e8e
-#   text hash     fb6211831e7fd494
+#   content hash  0ea01eb489bda4e7
+#   text hash     6e577b3181d2537e
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6643917b104f7e8e
-#   text hash     e18012548566bada
+#   content hash  0ea01eb489bda4e7
+#   text hash     904cecaf29e65ce9
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6643917b104f7e8e
-#   text hash     b11a98dd401631e8
+#   content hash  0ea01eb489bda4e7
+#   text hash     e487820ff186a68e
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

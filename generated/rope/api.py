@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5f54d10306e507cc
-#   text hash     337de71d5f6cce83
+#   content hash  4cc2b52d01916ec9
+#   text hash     1998aadc61c994e8
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

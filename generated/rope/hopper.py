@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5f54d10306e507cc
-#   text hash     2df72dca34bd50de
+#   content hash  4cc2b52d01916ec9
+#   text hash     80048b6a732f627a
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

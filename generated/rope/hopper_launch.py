@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5f54d10306e507cc
-#   text hash     747b03012cba7b61
+#   content hash  4cc2b52d01916ec9
+#   text hash     7c520f85d6d47991
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5f54d10306e507cc
-#   text hash     d9ceaf982feba5a7
+#   content hash  4cc2b52d01916ec9
+#   text hash     abb2694e70a2873b
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5f54d10306e507cc
-#   text hash     b51329583622ab95
+#   content hash  4cc2b52d01916ec9
+#   text hash     af9c0a183db7b2f1
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  cf8f00401f6307e4
-#   text hash     4d507c31c2be8449
+#   content hash  40526de39dec0257
+#   text hash     913e0079567cc3fd
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

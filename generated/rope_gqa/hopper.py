@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  cf8f00401f6307e4
-#   text hash     5bf940db058d54a8
+#   content hash  40526de39dec0257
+#   text hash     e0d45b60e898d3dd
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  cf8f00401f6307e4
-#   text hash     436dfd9236ea1067
+#   content hash  40526de39dec0257
+#   text hash     c6519c5535754010
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  cf8f00401f6307e4
-#   text hash     0d19ac871fa2dd98
+#   content hash  40526de39dec0257
+#   text hash     422db13150a0bcab
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

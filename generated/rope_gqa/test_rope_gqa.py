@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  cf8f00401f6307e4
-#   text hash     38573e974b0be64a
+#   content hash  40526de39dec0257
+#   text hash     74fa4e58ea8b2cca
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

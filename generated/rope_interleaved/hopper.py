@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  91c5e14fcc638e79
-#   text hash     33340c3f7b5cacc3
+#   content hash  3c8e491abc167f65
+#   text hash     d9634cc2ea7d81ea
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  91c5e14fcc638e79
-#   text hash     f5dac6a115980843
+#   content hash  3c8e491abc167f65
+#   text hash     2425dc04ccd00539
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

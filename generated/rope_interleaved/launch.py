@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  91c5e14fcc638e79
-#   text hash     acba63555696a54d
+#   content hash  3c8e491abc167f65
+#   text hash     74a161ee8fc4815e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

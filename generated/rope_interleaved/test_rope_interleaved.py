@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  91c5e14fcc638e79
-#   text hash     0617356c308de94c
+#   content hash  3c8e491abc167f65
+#   text hash     cf764d137b4ef88f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  91c5e14fcc638e79
-#   text hash     12ac05aa43f8cdcf
+#   content hash  3c8e491abc167f65
+#   text hash     eff98b82b70fde69
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

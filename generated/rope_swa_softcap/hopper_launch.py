@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3bc6ce11bfd0a051
-#   text hash     68003f5a4ac39196
+#   content hash  be16d5c53e0cb904
+#   text hash     cb19cb55fab174c3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3bc6ce11bfd0a051
-#   text hash     4ec473dacfdeddb6
+#   content hash  be16d5c53e0cb904
+#   text hash     d8ab6455d4dd425e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

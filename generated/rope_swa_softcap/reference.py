@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3bc6ce11bfd0a051
-#   text hash     9cf0f20c0e1ddade
+#   content hash  be16d5c53e0cb904
+#   text hash     fdf87f42b79321db
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

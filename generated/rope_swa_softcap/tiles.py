@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3bc6ce11bfd0a051
-#   text hash     37343047c4778fc9
+#   content hash  be16d5c53e0cb904
+#   text hash     fdd1adca66abf677
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

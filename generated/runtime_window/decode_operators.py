@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e7e5f3d49bc29136
-#   text hash     7fc915d8286fce0d
+#   content hash  dce1f8b022e297d0
+#   text hash     e5790b8c71ab2063
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

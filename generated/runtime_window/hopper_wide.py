@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e7e5f3d49bc29136
-#   text hash     be403aeb03e84ebe
+#   content hash  dce1f8b022e297d0
+#   text hash     313ccc988d887f33
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

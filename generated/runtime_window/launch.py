@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e7e5f3d49bc29136
-#   text hash     04a407c00b5eb390
+#   content hash  dce1f8b022e297d0
+#   text hash     4eab9a95b7c46f9c
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

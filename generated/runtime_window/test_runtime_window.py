@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e7e5f3d49bc29136
-#   text hash     ffb231871ac219ee
+#   content hash  dce1f8b022e297d0
+#   text hash     78cdf9dbb9cd7811
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

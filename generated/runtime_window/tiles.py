@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e7e5f3d49bc29136
-#   text hash     3d3d400c4db37082
+#   content hash  dce1f8b022e297d0
+#   text hash     6f8c4337f89f92b2
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  82b631a8a066db63
-#   text hash     a13ffc517fcbaa9d
+#   content hash  d69c9d817789f959
+#   text hash     3bfa51811474addf
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

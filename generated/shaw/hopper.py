@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  82b631a8a066db63
-#   text hash     5c3c0b0202cdae8b
+#   content hash  d69c9d817789f959
+#   text hash     97b34d9e4514f2ed
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  82b631a8a066db63
-#   text hash     82de302e3d85348d
+#   content hash  d69c9d817789f959
+#   text hash     e5f8d131e7038b8d
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  82b631a8a066db63
-#   text hash     d0fe62924f1246e9
+#   content hash  d69c9d817789f959
+#   text hash     433689c79687eb79
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

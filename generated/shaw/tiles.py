@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  82b631a8a066db63
-#   text hash     56466c4f76e9636d
+#   content hash  d69c9d817789f959
+#   text hash     c9aebfba18da5666
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

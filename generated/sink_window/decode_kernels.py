@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a5db78ae95a38217
-#   text hash     839c9b7dddfb3573
+#   content hash  dabe09340ed190ed
+#   text hash     296a68759f135ccd
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

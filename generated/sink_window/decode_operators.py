@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a5db78ae95a38217
-#   text hash     d30eae3997ae5554
+#   content hash  dabe09340ed190ed
+#   text hash     5f43c24eba05a354
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

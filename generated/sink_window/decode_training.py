@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a5db78ae95a38217
-#   text hash     13bb13887c7f03b9
+#   content hash  dabe09340ed190ed
+#   text hash     fab53008875b136d
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a5db78ae95a38217
-#   text hash     c3cee74b3290f9d7
+#   content hash  dabe09340ed190ed
+#   text hash     5d7d8012f3aeebfe
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

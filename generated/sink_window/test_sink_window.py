@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a5db78ae95a38217
-#   text hash     35dc3e16a01cda48
+#   content hash  dabe09340ed190ed
+#   text hash     93468d3accca5230
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c2d8babfdbfd95ea
-#   text hash     927bd9029af6fc57
+#   content hash  851f46b882ed1d50
+#   text hash     3c03dd8b4e38673e
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c2d8babfdbfd95ea
-#   text hash     5e1c2d4202cbae9e
+#   content hash  851f46b882ed1d50
+#   text hash     61741164ed48a1f6
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c2d8babfdbfd95ea
-#   text hash     f17fd316eed4ad62
+#   content hash  851f46b882ed1d50
+#   text hash     c6d613998d060974
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

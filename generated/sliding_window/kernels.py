@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c2d8babfdbfd95ea
-#   text hash     d42e7152c6cc24d5
+#   content hash  851f46b882ed1d50
+#   text hash     374bd65e6dc83c81
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

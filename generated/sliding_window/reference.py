@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c2d8babfdbfd95ea
-#   text hash     560d00540633fece
+#   content hash  851f46b882ed1d50
+#   text hash     214ed292767501d7
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  33f880035b739b7d
-#   text hash     ac5b1305a8fed505
+#   content hash  abc8e1e367ba25aa
+#   text hash     7d1a2aaed7003364
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  33f880035b739b7d
-#   text hash     6b96a15ac300ae1e
+#   content hash  abc8e1e367ba25aa
+#   text hash     d2a943ef8bde23d7
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  33f880035b739b7d
-#   text hash     54244f78b248352a
+#   content hash  abc8e1e367ba25aa
+#   text hash     aea6576f6f3320bf
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

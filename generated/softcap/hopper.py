@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  33f880035b739b7d
-#   text hash     b0c1ff5bd782fa83
+#   content hash  abc8e1e367ba25aa
+#   text hash     a50e2d86b22650d2
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  33f880035b739b7d
-#   text hash     389b11f02c904204
+#   content hash  abc8e1e367ba25aa
+#   text hash     813eba8afb1dc2df
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

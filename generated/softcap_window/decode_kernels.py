@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  373cdfa974d427c3
-#   text hash     8706030f0be92d08
+#   content hash  db25567121903509
+#   text hash     90e53e98c4d7aa22
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

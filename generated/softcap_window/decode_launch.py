@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  373cdfa974d427c3
-#   text hash     b3aa4800a66f2d28
+#   content hash  db25567121903509
+#   text hash     e52e02c8c89ba22a
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

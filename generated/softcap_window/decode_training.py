@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  373cdfa974d427c3
-#   text hash     b534f9ca41f8a274
+#   content hash  db25567121903509
+#   text hash     a729ebcfe8aa39c3
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  373cdfa974d427c3
-#   text hash     6277aebe8b9ce756
+#   content hash  db25567121903509
+#   text hash     871da01f44403572
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

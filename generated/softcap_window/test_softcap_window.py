@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  373cdfa974d427c3
-#   text hash     f72000c581fb6e5e
+#   content hash  db25567121903509
+#   text hash     c7f3d67f65d2559c
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cbd10246d4367edc
-#   text hash     25edee912d262f27
+#   content hash  fa97cccda11a0adf
+#   text hash     9f021ac4ffe8b699
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cbd10246d4367edc
-#   text hash     de1a847a24e02707
+#   content hash  fa97cccda11a0adf
+#   text hash     83e48ae6c0b10c04
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

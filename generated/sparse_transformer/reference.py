@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cbd10246d4367edc
-#   text hash     d0242778aa49e699
+#   content hash  fa97cccda11a0adf
+#   text hash     ddf6b45ddc66f330
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cbd10246d4367edc
-#   text hash     f4aa9aa77115f1b5
+#   content hash  fa97cccda11a0adf
+#   text hash     0116da6a2b4dafd7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

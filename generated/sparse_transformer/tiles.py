@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cbd10246d4367edc
-#   text hash     d089e60df08e6561
+#   content hash  fa97cccda11a0adf
+#   text hash     c35698607c171dd6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  36cebb11f1afe549
-#   text hash     55a0713feed690d5
+#   content hash  3a39692421402f9b
+#   text hash     e035211f33883d42
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  36cebb11f1afe549
-#   text hash     d84f6b03f2d71d8b
+#   content hash  3a39692421402f9b
+#   text hash     5b2edbcdeee26ad6
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

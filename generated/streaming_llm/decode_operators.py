@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  36cebb11f1afe549
-#   text hash     5fc7ff94ca2b7e0d
+#   content hash  3a39692421402f9b
+#   text hash     6abb63089c1f83c5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  36cebb11f1afe549
-#   text hash     0eb21bea27b4d439
+#   content hash  3a39692421402f9b
+#   text hash     af0d13868ef148bc
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  879e2d7d1178adbe
-#   text hash     6894424bc2f4e5f2
+#   content hash  b63f72811ede65a6
+#   text hash     0d128de8324205e4
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

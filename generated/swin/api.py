@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  879e2d7d1178adbe
-#   text hash     0468f4f0ea7f4b2e
+#   content hash  b63f72811ede65a6
+#   text hash     1c6a4494ca55a07c
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  879e2d7d1178adbe
-#   text hash     3a77376b78889f55
+#   content hash  b63f72811ede65a6
+#   text hash     c1ed1f55bd63ec32
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

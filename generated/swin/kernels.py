@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  879e2d7d1178adbe
-#   text hash     2829ea4ce54666d9
+#   content hash  b63f72811ede65a6
+#   text hash     bee96991aa7ab3d3
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

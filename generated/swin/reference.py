@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  879e2d7d1178adbe
-#   text hash     4e1f8614f5f7f492
+#   content hash  b63f72811ede65a6
+#   text hash     a4c0809677a1d96f
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  cfecd122a12688a0
-#   text hash     1f95e0851c4dfc11
+#   content hash  95c7df955328708d
+#   text hash     8a6245796f4dea2c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  cfecd122a12688a0
-#   text hash     f7a5a0089e1f6b58
+#   content hash  95c7df955328708d
+#   text hash     6bec396e3313f69d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

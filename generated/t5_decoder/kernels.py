@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  cfecd122a12688a0
-#   text hash     547c491d6841ad7b
+#   content hash  95c7df955328708d
+#   text hash     017c88e5d7217292
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

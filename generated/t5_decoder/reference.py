@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  cfecd122a12688a0
-#   text hash     c97d377d9d6c29bd
+#   content hash  95c7df955328708d
+#   text hash     cd944845c4021c00
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

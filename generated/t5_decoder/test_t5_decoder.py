@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  cfecd122a12688a0
-#   text hash     1612c0d7d61efe19
+#   content hash  95c7df955328708d
+#   text hash     8ab7797e77d1eed1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f6bf4190f9ba3ca4
-#   text hash     2a88bae9e03df4d6
+#   content hash  232f084cfad2c8c8
+#   text hash     47c524c7df2de181
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

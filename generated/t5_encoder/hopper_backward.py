@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f6bf4190f9ba3ca4
-#   text hash     c8ad6ee3c5256720
+#   content hash  232f084cfad2c8c8
+#   text hash     b4a7af8e351b0b16
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -588,8 +588,8 @@ def finish(
     for piece in tl.static_range(PIECES):
         source = (sum_row + q_start) // 64 * PIECES + tl.arange(0, BLOCK_M // 64) * PIECES + piece
         # [BLOCK_M // 64, 4096]
-        dq = tl.load(dq_sum_ptr + source.to(tl.int64)[:, None] * 4096 + tl.arange(0, 4096)[None, :])
-        dq = tl.where(count > 0, dq, 0.0)
+        place = dq_sum_ptr + source.to(tl.int64)[:, None] * 4096 + tl.arange(0, 4096)[None, :]
+        dq = tl.load(place, mask=count > 0, other=0.0)
         # [BLOCK_M, 64]: a thread of a product has two neighbours of a row, and the same of the row eight below
         dq = dq.reshape([BLOCK_M // 64, 8, 4, 8, 4, 2, 2]).permute(0, 2, 5, 3, 1, 4, 6).reshape([BLOCK_M, 64])
         place = dq_ptr + first_row * D + piece * 64

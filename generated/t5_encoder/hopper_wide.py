@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f6bf4190f9ba3ca4
-#   text hash     0654bc3f951f1ff4
+#   content hash  232f084cfad2c8c8
+#   text hash     600b3f063d136d14
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

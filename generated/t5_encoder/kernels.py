@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f6bf4190f9ba3ca4
-#   text hash     a0300fc9a4152bb0
+#   content hash  232f084cfad2c8c8
+#   text hash     6ced6d4b8f09f5b5
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

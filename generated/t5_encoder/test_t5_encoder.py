@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f6bf4190f9ba3ca4
-#   text hash     8f1a95a2e2368573
+#   content hash  232f084cfad2c8c8
+#   text hash     c1848c2f194f8bc2
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3d1a2c856ad8e741
-#   text hash     ca4affd97ab14f33
+#   content hash  2ad5fbea267c8818
+#   text hash     cdf94c27e5810bfe
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3d1a2c856ad8e741
-#   text hash     4be237799d653c4c
+#   content hash  2ad5fbea267c8818
+#   text hash     38cf421e5aed7d8f
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

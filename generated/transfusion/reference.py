@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3d1a2c856ad8e741
-#   text hash     6c8a80e7286c7f8c
+#   content hash  2ad5fbea267c8818
+#   text hash     231231e00f9148c8
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3d1a2c856ad8e741
-#   text hash     7c09136cd8a97438
+#   content hash  2ad5fbea267c8818
+#   text hash     68a1c2aa63ca1146
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

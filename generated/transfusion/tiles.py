@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3d1a2c856ad8e741
-#   text hash     d33c40def551d563
+#   content hash  2ad5fbea267c8818
+#   text hash     784204d2eb8a7cc1
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

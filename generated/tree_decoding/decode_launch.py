@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  90ce8d07b9e32de7
-#   text hash     dce5c3d895af247b
+#   content hash  b8f27cca31635651
+#   text hash     8ce133f7c20fba15
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  90ce8d07b9e32de7
-#   text hash     5755c1aa806e1e2e
+#   content hash  b8f27cca31635651
+#   text hash     49d5128be33a4897
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

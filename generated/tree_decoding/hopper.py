@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  90ce8d07b9e32de7
-#   text hash     ce06460b79331131
+#   content hash  b8f27cca31635651
+#   text hash     af8a5cc75fb77212
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

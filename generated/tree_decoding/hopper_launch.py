@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  90ce8d07b9e32de7
-#   text hash     ab605962f9905f77
+#   content hash  b8f27cca31635651
+#   text hash     4a92e2f104722d73
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

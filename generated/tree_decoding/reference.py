@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  90ce8d07b9e32de7
-#   text hash     eb55c5cfcbf6f2f8
+#   content hash  b8f27cca31635651
+#   text hash     7fdd676f21ecf33f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -22,13 +22,7 @@ from .partition import Role, numbers_first, partition
 
 _ORDER = ("items", "tiles", "group", "grouped", "joined")  # of tiles: runtime.py tells it out of a grid
 _FIXED = ("BLOCK_M", "BLOCK_N", "STAGES")
-_SHARED_OUT = (
-    "q_len",
-    "exchange",
-    "dq_sum_desc",
-    "taken_ptr",
-    "WORKERS",
-)  # what bringing a share of dQ to memory takes
+_SHARED_OUT = ("q_len", "exchange", "dq_sum_desc", "taken_ptr", "WORKERS")  # to bring a share of dQ to memory
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  59ecaff1f6695991
-#   text hash     8b9d8c5e9c72e4da
+#   content hash  5b4e8c9fbc4721bb
+#   text hash     ae465dd373627e39
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  59ecaff1f6695991
-#   text hash     49498b857277e684
+#   content hash  5b4e8c9fbc4721bb
+#   text hash     963e80043f25696a
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

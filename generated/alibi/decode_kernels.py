@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  59ecaff1f6695991
-#   text hash     3cb5b4b62fad249c
+#   content hash  5b4e8c9fbc4721bb
+#   text hash     d3e591dab4975e9b
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  59ecaff1f6695991
-#   text hash     4a3babcbbce5c8b9
+#   content hash  5b4e8c9fbc4721bb
+#   text hash     98827849e89f78fc
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

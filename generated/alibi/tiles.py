@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  59ecaff1f6695991
-#   text hash     6977d9aeccd7d77e
+#   content hash  5b4e8c9fbc4721bb
+#   text hash     c1e6a673ec832a72
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  77c80e66b0963f8d
-#   text hash     dafb6afc5531b3d8
+#   content hash  30e8b92a010b5714
+#   text hash     4d5b82a44b53d4ab
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

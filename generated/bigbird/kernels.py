@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  77c80e66b0963f8d
-#   text hash     e88c6679c5ee5819
+#   content hash  30e8b92a010b5714
+#   text hash     914171acb7adc353
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  77c80e66b0963f8d
-#   text hash     0e7f0a518f27a0e9
+#   content hash  30e8b92a010b5714
+#   text hash     9e610e1a1b0d3887
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

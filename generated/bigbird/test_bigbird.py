@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  77c80e66b0963f8d
-#   text hash     eb150aa1d4980820
+#   content hash  30e8b92a010b5714
+#   text hash     f04cc5daef18ad3d
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  77c80e66b0963f8d
-#   text hash     706eadd012d4c758
+#   content hash  30e8b92a010b5714
+#   text hash     3c321f02240bba77
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

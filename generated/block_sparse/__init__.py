@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4cf62a3e7745ea95
-#   text hash     d5b7516373af9eb2
+#   content hash  f26521aae92275a2
+#   text hash     49ca1d2e16aa1ebe
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4cf62a3e7745ea95
-#   text hash     e5ad4a4077bbba2a
+#   content hash  f26521aae92275a2
+#   text hash     516dcce7fed01066
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

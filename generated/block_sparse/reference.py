@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4cf62a3e7745ea95
-#   text hash     643c0f70986d9c21
+#   content hash  f26521aae92275a2
+#   text hash     5e0862dad768b8bf
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

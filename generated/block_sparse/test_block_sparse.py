@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4cf62a3e7745ea95
-#   text hash     8c21ac3db20e14e5
+#   content hash  f26521aae92275a2
+#   text hash     b720647077ea74ac
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4cf62a3e7745ea95
-#   text hash     d528bb44e754c6b2
+#   content hash  f26521aae92275a2
+#   text hash     341b86d9b6ac17c5
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

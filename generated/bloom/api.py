@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  219461bead766901
-#   text hash     bda5791c26e18b98
+#   content hash  7d0744d163b250a0
+#   text hash     5894160de5f19dc2
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

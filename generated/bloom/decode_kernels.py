@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  219461bead766901
-#   text hash     0e95f8f7d9c2b4e3
+#   content hash  7d0744d163b250a0
+#   text hash     f12bbe02e2641357
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  219461bead766901
-#   text hash     ec194d0b4b612b5c
+#   content hash  7d0744d163b250a0
+#   text hash     5b1c5f81dc4bf016
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

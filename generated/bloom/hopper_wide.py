@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  219461bead766901
-#   text hash     e71c7398a7e3fd74
+#   content hash  7d0744d163b250a0
+#   text hash     66cea9d985b4c5cb
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  219461bead766901
-#   text hash     8bfb92327ba29cfb
+#   content hash  7d0744d163b250a0
+#   text hash     2d6c52f358c94ac3
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  723fb8b1b1774373
-#   text hash     fd691080922f71db
+#   content hash  5a060daa39970d87
+#   text hash     d752c5bf7fecaa45
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

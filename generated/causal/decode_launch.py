@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  723fb8b1b1774373
-#   text hash     c6741a737a2038f8
+#   content hash  5a060daa39970d87
+#   text hash     71154a82a54885f0
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  723fb8b1b1774373
-#   text hash     f09ecfff43791b1e
+#   content hash  5a060daa39970d87
+#   text hash     ed814fc920777a2e
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

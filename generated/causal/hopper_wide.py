@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  723fb8b1b1774373
-#   text hash     bb023533880a9737
+#   content hash  5a060daa39970d87
+#   text hash     1ac286781815fb8d
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  723fb8b1b1774373
-#   text hash     4889f78fdc8c912f
+#   content hash  5a060daa39970d87
+#   text hash     48fd54c77d265f6a
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

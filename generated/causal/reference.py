@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  723fb8b1b1774373
-#   text hash     d7fb92b1dabab554
+#   content hash  5a060daa39970d87
+#   text hash     10a75f959059e92a
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

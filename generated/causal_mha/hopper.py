@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  351249a8aa524e76
-#   text hash     f5d7e4ce320021c8
+#   content hash  1f8bb356b1efdee3
+#   text hash     60cd8b2ff318df51
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

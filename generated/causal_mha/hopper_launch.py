@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  351249a8aa524e76
-#   text hash     ef7c92ad59f99765
+#   content hash  1f8bb356b1efdee3
+#   text hash     b560f8058bd8bfb0
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  351249a8aa524e76
-#   text hash     9fe209ae13bfc2e5
+#   content hash  1f8bb356b1efdee3
+#   text hash     f7d4d000afa479c3
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

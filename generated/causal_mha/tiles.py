@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  351249a8aa524e76
-#   text hash     ae959774a6e26fcd
+#   content hash  1f8bb356b1efdee3
+#   text hash     a7ced969859752d6
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  351249a8aa524e76
-#   text hash     02eaf2bd3a8a0c51
+#   content hash  1f8bb356b1efdee3
+#   text hash     c91c6e8047f306c4
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

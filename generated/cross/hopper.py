@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c3d5573a1ad00bec
-#   text hash     d3c6512a80c14a34
+#   content hash  5f236299911a256d
+#   text hash     a7811d687dc4f5fc
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

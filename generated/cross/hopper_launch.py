@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c3d5573a1ad00bec
-#   text hash     528b5f7c28c3f3e1
+#   content hash  5f236299911a256d
+#   text hash     424f462240fbbfd6
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c3d5573a1ad00bec
-#   text hash     b678517b8a9ce26a
+#   content hash  5f236299911a256d
+#   text hash     7d63f0325572fb1a
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c3d5573a1ad00bec
-#   text hash     78164a39d5059488
+#   content hash  5f236299911a256d
+#   text hash     4c1f7d33db51cf0d
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

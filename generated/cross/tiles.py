@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c3d5573a1ad00bec
-#   text hash     a04139fcec322cb2
+#   content hash  5f236299911a256d
+#   text hash     9b9e51ff97cfcdd3
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  738b3e14aea3e771
-#   text hash     785bb0741ab4dbf6
+#   content hash  b49b8c524dcfa4b7
+#   text hash     1d14dc5cd346243c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  738b3e14aea3e771
-#   text hash     752ec95efc0252d3
+#   content hash  b49b8c524dcfa4b7
+#   text hash     6b622428901af445
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

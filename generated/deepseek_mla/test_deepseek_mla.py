@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  738b3e14aea3e771
-#   text hash     fb7019b4fc90e3a0
+#   content hash  b49b8c524dcfa4b7
+#   text hash     84eec69e2bcd4754
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  738b3e14aea3e771
-#   text hash     1ec80e03e3c76e6a
+#   content hash  b49b8c524dcfa4b7
+#   text hash     077f3b9a19671cc9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  738b3e14aea3e771
-#   text hash     77eaf0174f0bd0f3
+#   content hash  b49b8c524dcfa4b7
+#   text hash     4cfe6435cebf2a8e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4dbc58d19d592b64
-#   text hash     f36874cc2c0f594a
+#   content hash  5af604bc03565703
+#   text hash     1a8b945bfd7068cd
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  82a270c8fc7b627a
-#   text hash     8dbf10aefb1f1be1
+#   content hash  8ea6035b92eeab03
+#   text hash     c32f6903ba0a34a2
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  82a270c8fc7b627a
-#   text hash     0cc618d52225916d
+#   content hash  8ea6035b92eeab03
+#   text hash     cc364429935a5231
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

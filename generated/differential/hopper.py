@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  82a270c8fc7b627a
-#   text hash     9b7ab745435f3bdf
+#   content hash  8ea6035b92eeab03
+#   text hash     a03c4bf01057a62b
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

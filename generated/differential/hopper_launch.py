@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  82a270c8fc7b627a
-#   text hash     0efde10ccc6f1155
+#   content hash  8ea6035b92eeab03
+#   text hash     857d849715f4b16a
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

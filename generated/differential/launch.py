@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  82a270c8fc7b627a
-#   text hash     bf61b9b3f6073d5a
+#   content hash  8ea6035b92eeab03
+#   text hash     7d8b1f4383e2569f
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

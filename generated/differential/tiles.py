@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  82a270c8fc7b627a
-#   text hash     15f4ef17f29b56eb
+#   content hash  8ea6035b92eeab03
+#   text hash     db5542d14b0ba8f2
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7d0f7249138861fb
-#   text hash     6c06a9e49f2f7a0e
+#   content hash  3e9e1f17399d1248
+#   text hash     dbb59a6599b3543f
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7d0f7249138861fb
-#   text hash     d9b8c464c561c11e
+#   content hash  3e9e1f17399d1248
+#   text hash     6b2b0009303fc75f
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

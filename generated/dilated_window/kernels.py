@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7d0f7249138861fb
-#   text hash     8e0d5f78f4f0296a
+#   content hash  3e9e1f17399d1248
+#   text hash     ae236c6ed9cd6d83
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

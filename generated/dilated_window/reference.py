@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7d0f7249138861fb
-#   text hash     3b43dbd6a4cfebbb
+#   content hash  3e9e1f17399d1248
+#   text hash     4189c4433e5e0009
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

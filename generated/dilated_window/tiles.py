@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7d0f7249138861fb
-#   text hash     487c0945fdd937e8
+#   content hash  3e9e1f17399d1248
+#   text hash     a9a1ab343662ed40
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3413acee682c8903
-#   text hash     37b4365e49216d3e
+#   content hash  7b25ceea5d935c08
+#   text hash     2a0a52a5cac66078
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3413acee682c8903
-#   text hash     efbdcd7d25255a6a
+#   content hash  7b25ceea5d935c08
+#   text hash     33b8cebe57d7b298
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3413acee682c8903
-#   text hash     76fd38afcd128d9c
+#   content hash  7b25ceea5d935c08
+#   text hash     5712be6d5aada66c
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3413acee682c8903
-#   text hash     077bd0273ca2dba1
+#   content hash  7b25ceea5d935c08
+#   text hash     187f2f983c8caa8c
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  69438cac1ccd40f7
-#   text hash     97b1bc4903a0a77b
+#   content hash  2e52717afc99743e
+#   text hash     bd2b6f6f7299a39e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

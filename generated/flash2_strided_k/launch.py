@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  69438cac1ccd40f7
-#   text hash     5052ea1ee72c43e0
+#   content hash  2e52717afc99743e
+#   text hash     562cac49437ab66e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

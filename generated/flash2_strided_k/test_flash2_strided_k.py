@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  69438cac1ccd40f7
-#   text hash     9b8cb7c8e9e77c8c
+#   content hash  2e52717afc99743e
+#   text hash     8d5368bb066a69fa
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

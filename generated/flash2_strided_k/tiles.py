@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  69438cac1ccd40f7
-#   text hash     f0d556a6cc1a838e
+#   content hash  2e52717afc99743e
+#   text hash     808763342d2bbff7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5068a8e5f47655a5
-#   text hash     4a8d0028fd5f4d57
+#   content hash  bbe46cebcb9a05d4
+#   text hash     7128ddf1183d33b7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5068a8e5f47655a5
-#   text hash     1cc4a9762e7cd772
+#   content hash  bbe46cebcb9a05d4
+#   text hash     9ec68b00b5d1d623
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5068a8e5f47655a5
-#   text hash     865816050b78d492
+#   content hash  bbe46cebcb9a05d4
+#   text hash     745d942ad49b53f8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

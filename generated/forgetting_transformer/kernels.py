@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5068a8e5f47655a5
-#   text hash     2ec3a3968acbadda
+#   content hash  bbe46cebcb9a05d4
+#   text hash     cf11cd06fe63ecad
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5068a8e5f47655a5
-#   text hash     6b24344e51bc4705
+#   content hash  bbe46cebcb9a05d4
+#   text hash     7de46aabbcf10548
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

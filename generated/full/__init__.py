@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b9f781c071af9c3c
-#   text hash     310530dea9027cee
+#   content hash  b18bb1347e09cdeb
+#   text hash     9005c453dc9aacd1
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

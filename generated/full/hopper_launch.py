@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b9f781c071af9c3c
-#   text hash     bb817da1809de635
+#   content hash  b18bb1347e09cdeb
+#   text hash     bcb31cefbba612f5
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

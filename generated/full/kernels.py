@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b9f781c071af9c3c
-#   text hash     6373eaf3837ab24b
+#   content hash  b18bb1347e09cdeb
+#   text hash     48d01c3dc5dc7601
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b9f781c071af9c3c
-#   text hash     c30f6ea544c13b03
+#   content hash  b18bb1347e09cdeb
+#   text hash     5af6bcd5b323c274
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

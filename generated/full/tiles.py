@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b9f781c071af9c3c
-#   text hash     3c34c41ab5280c29
+#   content hash  b18bb1347e09cdeb
+#   text hash     a6310f1214758fec
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

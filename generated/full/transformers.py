@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b9f781c071af9c3c
-#   text hash     0b5c89482a824cb7
+#   content hash  b18bb1347e09cdeb
+#   text hash     e056c7968f376720
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e6852b93acc52575
-#   text hash     3c9e61aa37e13007
+#   content hash  71e771c60d251f51
+#   text hash     e827d850d5d94e01
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

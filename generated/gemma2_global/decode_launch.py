@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e6852b93acc52575
-#   text hash     e7893b060e35dfe8
+#   content hash  71e771c60d251f51
+#   text hash     d36c82c6a7e86aec
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

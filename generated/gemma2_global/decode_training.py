@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e6852b93acc52575
-#   text hash     4f1e93262df9430f
+#   content hash  71e771c60d251f51
+#   text hash     6b6e6f7043b4c372
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

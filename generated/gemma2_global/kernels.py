@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e6852b93acc52575
-#   text hash     3bd9173ac15ab6d1
+#   content hash  71e771c60d251f51
+#   text hash     d3ea66ec805734a7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

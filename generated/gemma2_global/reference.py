@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e6852b93acc52575
-#   text hash     01ef242a6f3dba97
+#   content hash  71e771c60d251f51
+#   text hash     b9d9181b81d62987
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  69a43474367fedaf
-#   text hash     b190e6c53a6daa0e
+#   content hash  771eb95a3b0ff8c1
+#   text hash     bbb1ef950963dae7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  69a43474367fedaf
-#   text hash     dc60a54fddc30039
+#   content hash  771eb95a3b0ff8c1
+#   text hash     4a9c127dabc2d08b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  69a43474367fedaf
-#   text hash     9c3eb05df086586c
+#   content hash  771eb95a3b0ff8c1
+#   text hash     a02d83fa629cfc6e
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

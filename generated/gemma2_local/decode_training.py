@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  69a43474367fedaf
-#   text hash     a1e019514bc3cb35
+#   content hash  771eb95a3b0ff8c1
+#   text hash     2f5730bf27686f9b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

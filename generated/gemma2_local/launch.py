@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  69a43474367fedaf
-#   text hash     7617b8e38f07a080
+#   content hash  771eb95a3b0ff8c1
+#   text hash     000b6577a394bb37
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  095388716f9d7121
-#   text hash     3bb2aa9c5c43a0f1
+#   content hash  d398250de1ee2d2d
+#   text hash     f7faab18c5414f6f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  095388716f9d7121
-#   text hash     fc20bb830f1fedbf
+#   content hash  d398250de1ee2d2d
+#   text hash     be61803e6ebb3b5a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  095388716f9d7121
-#   text hash     11165a3af769fc46
+#   content hash  d398250de1ee2d2d
+#   text hash     9c063fdcb6a96fe8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

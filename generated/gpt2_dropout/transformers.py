@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  095388716f9d7121
-#   text hash     2775d52e69eaab75
+#   content hash  d398250de1ee2d2d
+#   text hash     9bce43bc1670998d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  509ef59ae726d6fe
-#   text hash     fd766160ae4e224a
+#   content hash  b2353c2cd4cc26a0
+#   text hash     c84bdad9612373e9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  509ef59ae726d6fe
-#   text hash     3758b3a0136966c5
+#   content hash  b2353c2cd4cc26a0
+#   text hash     46288a322c56ffcb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

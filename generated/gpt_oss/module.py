@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  509ef59ae726d6fe
-#   text hash     ea157651e0a48cb5
+#   content hash  b2353c2cd4cc26a0
+#   text hash     a83965c644a82fa1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

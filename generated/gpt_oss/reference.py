@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  509ef59ae726d6fe
-#   text hash     60ca6751ade79b05
+#   content hash  b2353c2cd4cc26a0
+#   text hash     ad63f6e3d7b43428
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

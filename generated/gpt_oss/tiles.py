@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  509ef59ae726d6fe
-#   text hash     196eb912422f2aeb
+#   content hash  b2353c2cd4cc26a0
+#   text hash     b28a6473f6ebc876
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

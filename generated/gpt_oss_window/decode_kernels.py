@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c1fa10dfa04108b3
-#   text hash     8835aa95caf9615a
+#   content hash  6b07dd5a92ab9d49
+#   text hash     5221183a2c4ae936
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c1fa10dfa04108b3
-#   text hash     875cb6353894c0c8
+#   content hash  6b07dd5a92ab9d49
+#   text hash     01d9ef6bbf132a9d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c1fa10dfa04108b3
-#   text hash     e9b342d51429ed8d
+#   content hash  6b07dd5a92ab9d49
+#   text hash     7f92a00c83a97224
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c1fa10dfa04108b3
-#   text hash     342a65f45b17058a
+#   content hash  6b07dd5a92ab9d49
+#   text hash     bacb3347519c103e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c1fa10dfa04108b3
-#   text hash     f2714137dbc89074
+#   content hash  6b07dd5a92ab9d49
+#   text hash     bc7da0096b81bd6e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  80c328cb29567f86
-#   text hash     eef9c327382cf1b8
+#   content hash  4dfb252bd3a77060
+#   text hash     ada274760b84d180
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  80c328cb29567f86
-#   text hash     f0646fa9219254eb
+#   content hash  4dfb252bd3a77060
+#   text hash     1615964cfdbe10cd
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

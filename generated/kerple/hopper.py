@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  80c328cb29567f86
-#   text hash     b9073586871e7be3
+#   content hash  4dfb252bd3a77060
+#   text hash     59c58c1deb6869df
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  80c328cb29567f86
-#   text hash     90ac9fc97d4ae961
+#   content hash  4dfb252bd3a77060
+#   text hash     132589821bcace66
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

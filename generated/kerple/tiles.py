@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  80c328cb29567f86
-#   text hash     5c90db1c5f443ca2
+#   content hash  4dfb252bd3a77060
+#   text hash     18e8ea52e952c7eb
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

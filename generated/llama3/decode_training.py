@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ec3d41c0caa59722
-#   text hash     0fda859e22831aad
+#   content hash  eeaec96643736e65
+#   text hash     b3eadefa981490b5
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ec3d41c0caa59722
-#   text hash     a245ad619e25216a
+#   content hash  eeaec96643736e65
+#   text hash     b8f360b01bd429bf
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ec3d41c0caa59722
-#   text hash     a84e889ef444462f
+#   content hash  eeaec96643736e65
+#   text hash     72cf31e217fa370f
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

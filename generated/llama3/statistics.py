@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ec3d41c0caa59722
-#   text hash     416ed4decb003bde
+#   content hash  eeaec96643736e65
+#   text hash     26c9144a3b6d7c7b
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

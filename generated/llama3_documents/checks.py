@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/tests/checks.py.jinja
-#   content hash  fbd4da81b8f1b15b
-#   text hash     63b14a364379a4a4
+#   content hash  a503ff116145d6f5
+#   text hash     e4d772e6aeb07719
 #   render with   attnforge render SPEC
 """What suites check and by which rule; what is a variant's own stands in the test file beside it.
 
@@ -676,9 +676,11 @@ def check_ranges(variant, case, rows, ranges):
         ranges.kernel[(1,)](found, *numbers, **lengths, TILE=own, BLOCK=other, COUNT=count)
         found, tile = found[..., : len(some), None], torch.arange(some.shape[1])
         visited = ((found[:, 0] <= tile) & (tile < found[:, 3])).any(0)
+        outside = (found[:, 0] < found[:, 3]) & ((found[:, 0] < 0) | (found[:, 3] > some.shape[1]))
         unmasked = ((found[:, 1] <= tile) & (tile < found[:, 2])).any(0)
         sizes = f"tiles of {own} rows and {other} columns"
         assert not (some & ~visited).any(), f"a tile that shows something is not visited: {sizes}"
+        assert not outside.any(), f"a tile is visited that is not there: {sizes}"
         assert not (unmasked & ~every).any(), f"a tile that hides something is visited without the mask: {sizes}"
         if ranges.exact and own == 1:
             assert torch.equal(visited, some), f"a tile that shows nothing is visited: {sizes}"

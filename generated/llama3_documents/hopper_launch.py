@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0badf91ad71be4d9
-#   text hash     e61927185f8b235c
+#   content hash  328108552753d28d
+#   text hash     e9f72cb825437315
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0badf91ad71be4d9
-#   text hash     1d43ee058bd96a8f
+#   content hash  328108552753d28d
+#   text hash     9ce405936c6a9a2d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

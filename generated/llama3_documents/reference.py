@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0badf91ad71be4d9
-#   text hash     7aae47de31d666fb
+#   content hash  328108552753d28d
+#   text hash     ff9a9b7fd2db76d2
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

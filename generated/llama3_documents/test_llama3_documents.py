@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0badf91ad71be4d9
-#   text hash     e2c4f9d7eb4b4791
+#   content hash  328108552753d28d
+#   text hash     ed37fe99fcfff2cf
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

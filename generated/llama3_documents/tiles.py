@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0badf91ad71be4d9
-#   text hash     ef2f39266bbc7e85
+#   content hash  328108552753d28d
+#   text hash     a1fa9213a2ae95cb
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

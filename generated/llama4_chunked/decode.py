@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  dc84f719cc12cfa5
-#   text hash     3cc2511554d38399
+#   content hash  f1f416143048e26d
+#   text hash     b95e8a4efc455782
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

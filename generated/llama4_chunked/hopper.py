@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  dc84f719cc12cfa5
-#   text hash     69638c8df37e2d0f
+#   content hash  f1f416143048e26d
+#   text hash     a704ccaddb5cf3de
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

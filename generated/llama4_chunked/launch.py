@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  dc84f719cc12cfa5
-#   text hash     d97626cd590258d0
+#   content hash  f1f416143048e26d
+#   text hash     8b5cd0bd9c0d81f6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  dc84f719cc12cfa5
-#   text hash     757e790d1ad8fba5
+#   content hash  f1f416143048e26d
+#   text hash     969b828f36c9b84d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  dc84f719cc12cfa5
-#   text hash     5d99f9cb153424bf
+#   content hash  f1f416143048e26d
+#   text hash     e076ad65847f8148
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

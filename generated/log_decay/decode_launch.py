@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3e4a5fa6b6299d67
-#   text hash     7deda7f9579e8eaa
+#   content hash  1290e8199150ebec
+#   text hash     06953f284b662ea2
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

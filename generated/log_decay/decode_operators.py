@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3e4a5fa6b6299d67
-#   text hash     d14dae289eb64e0d
+#   content hash  1290e8199150ebec
+#   text hash     a6966b577e223840
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

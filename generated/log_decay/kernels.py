@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3e4a5fa6b6299d67
-#   text hash     31c5454615e10752
+#   content hash  1290e8199150ebec
+#   text hash     72746a0b7a5ae64e
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

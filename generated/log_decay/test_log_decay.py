@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3e4a5fa6b6299d67
-#   text hash     ef38b5490fc5c882
+#   content hash  1290e8199150ebec
+#   text hash     6d668f62f6844259
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

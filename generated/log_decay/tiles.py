@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3e4a5fa6b6299d67
-#   text hash     f4e93534f25f9ed8
+#   content hash  1290e8199150ebec
+#   text hash     eba43f8a425b584f
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9745e893b4eb4afd
-#   text hash     de160f4581fb1e69
+#   content hash  a0803749027eb9f1
+#   text hash     3f0524858bdc3d43
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

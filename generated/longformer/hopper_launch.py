@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9745e893b4eb4afd
-#   text hash     2a747a46b62c9767
+#   content hash  a0803749027eb9f1
+#   text hash     70f244592f2c0703
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9745e893b4eb4afd
-#   text hash     5ae97d9bff4c57e3
+#   content hash  a0803749027eb9f1
+#   text hash     0ff538d3c3019ef1
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

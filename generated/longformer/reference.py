@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9745e893b4eb4afd
-#   text hash     17df716c70714b38
+#   content hash  a0803749027eb9f1
+#   text hash     69edbf0d2759e750
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

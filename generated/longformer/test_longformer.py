@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9745e893b4eb4afd
-#   text hash     089309df922f3d90
+#   content hash  a0803749027eb9f1
+#   text hash     950734732dbbf309
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  df6c4953c6c609d9
-#   text hash     d8a3fe44beb3aca1
+#   content hash  20839a57f79a0a54
+#   text hash     b2374f71872a1620
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  df6c4953c6c609d9
-#   text hash     04d1a2b45feda4cf
+#   content hash  20839a57f79a0a54
+#   text hash     f41bd5654e4cd359
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

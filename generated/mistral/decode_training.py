@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  df6c4953c6c609d9
-#   text hash     76e69d69f016127a
+#   content hash  20839a57f79a0a54
+#   text hash     0216787f4ab12cef
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  df6c4953c6c609d9
-#   text hash     8bc6d6179fc4db88
+#   content hash  20839a57f79a0a54
+#   text hash     ae58c674a17605de
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

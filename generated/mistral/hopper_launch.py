@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  df6c4953c6c609d9
-#   text hash     bfd7a1b35af3ec8a
+#   content hash  20839a57f79a0a54
+#   text hash     4ef3bf2b09d8ac22
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e0eff1b77b4f22c8
-#   text hash     5605b000f6b365c9
+#   content hash  49270f98a6381f45
+#   text hash     e1c53d7a377e5736
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e0eff1b77b4f22c8
-#   text hash     7f63cd59d7b666d2
+#   content hash  49270f98a6381f45
+#   text hash     91ac2f65ce9be13e
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e0eff1b77b4f22c8
-#   text hash     f302c49c9cc33e45
+#   content hash  49270f98a6381f45
+#   text hash     c869a9c6f096cd76
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

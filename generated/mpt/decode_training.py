@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e0eff1b77b4f22c8
-#   text hash     d1413588dcad83ba
+#   content hash  49270f98a6381f45
+#   text hash     d9a55d1cc14f0b1e
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e0eff1b77b4f22c8
-#   text hash     6fbb54420b71483a
+#   content hash  49270f98a6381f45
+#   text hash     3587616e69bb9eef
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e0eff1b77b4f22c8
-#   text hash     dec26b049cfdb282
+#   content hash  49270f98a6381f45
+#   text hash     99977927a6f016fa
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

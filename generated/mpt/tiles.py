@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e0eff1b77b4f22c8
-#   text hash     cafc3262331784fb
+#   content hash  49270f98a6381f45
+#   text hash     98b295116e14c49d
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ea579b28b105928d
-#   text hash     f16447a45cfe2bf3
+#   content hash  3168df125c28ae53
+#   text hash     a5c7ed9ed8cd7cd2
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ea579b28b105928d
-#   text hash     f1917f25f79d5895
+#   content hash  3168df125c28ae53
+#   text hash     83ef67b9c0186bf5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ea579b28b105928d
-#   text hash     fded803bdee344c2
+#   content hash  3168df125c28ae53
+#   text hash     57a0fdd501df70c9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ea579b28b105928d
-#   text hash     df55208f3db5d594
+#   content hash  3168df125c28ae53
+#   text hash     7572026231d67b3e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

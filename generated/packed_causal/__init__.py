@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  32198bdc76afabb4
-#   text hash     10a42f7293a3ec06
+#   content hash  2644fae500e53206
+#   text hash     8f3bc01d030827f0
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  32198bdc76afabb4
-#   text hash     fd206027f100b1ef
+#   content hash  2644fae500e53206
+#   text hash     9c6f59f5dee9327a
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  32198bdc76afabb4
-#   text hash     6ee7b79b732399f5
+#   content hash  2644fae500e53206
+#   text hash     6e0ead393aab5e29
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

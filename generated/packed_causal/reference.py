@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  32198bdc76afabb4
-#   text hash     ceb9f11003fff7db
+#   content hash  2644fae500e53206
+#   text hash     8cc6f74c722e3398
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  32198bdc76afabb4
-#   text hash     647032a7f6697444
+#   content hash  2644fae500e53206
+#   text hash     4d90038050efa001
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

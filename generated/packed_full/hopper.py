@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c0ecfb4cd29c4c89
-#   text hash     d33076c59e91b212
+#   content hash  cadd265529a02310
+#   text hash     2888a598fbbcfd85
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

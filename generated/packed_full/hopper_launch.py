@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c0ecfb4cd29c4c89
-#   text hash     b58b82669d9ad7ec
+#   content hash  cadd265529a02310
+#   text hash     f407881802abd3b2
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

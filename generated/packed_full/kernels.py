@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c0ecfb4cd29c4c89
-#   text hash     f03413532f34a257
+#   content hash  cadd265529a02310
+#   text hash     01b940ede512e340
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

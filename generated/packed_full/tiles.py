@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c0ecfb4cd29c4c89
-#   text hash     ce3bb0023377aa77
+#   content hash  cadd265529a02310
+#   text hash     8c8d6894099b698b
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

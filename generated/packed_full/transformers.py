@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c0ecfb4cd29c4c89
-#   text hash     bec564c77bcab52f
+#   content hash  cadd265529a02310
+#   text hash     7f56b5472ac5a2d5
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

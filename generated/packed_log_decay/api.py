@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  16be6d3b6e78ab52
-#   text hash     5e80357b263513f8
+#   content hash  3a6b46e3f2ead742
+#   text hash     26cc366e561aca6a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

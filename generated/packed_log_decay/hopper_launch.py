@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  16be6d3b6e78ab52
-#   text hash     9e7e0d69bbbf305f
+#   content hash  3a6b46e3f2ead742
+#   text hash     02b88053b1280c6d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

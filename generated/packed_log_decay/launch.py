@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  16be6d3b6e78ab52
-#   text hash     58fc1eacea193a37
+#   content hash  3a6b46e3f2ead742
+#   text hash     1c41bc98d15d893c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

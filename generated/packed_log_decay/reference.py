@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  16be6d3b6e78ab52
-#   text hash     ce9913f8565da059
+#   content hash  3a6b46e3f2ead742
+#   text hash     45892cae25a67dc0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  16be6d3b6e78ab52
-#   text hash     14ff59008d59c249
+#   content hash  3a6b46e3f2ead742
+#   text hash     02873acf70841572
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

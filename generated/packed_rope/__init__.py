@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b10689c6b0f18b1c
-#   text hash     d30554f98f3cfdd5
+#   content hash  5aac1eb71ee3b963
+#   text hash     4f4dc7eed05e75fd
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b10689c6b0f18b1c
-#   text hash     59ff9b59256945c1
+#   content hash  5aac1eb71ee3b963
+#   text hash     bf214879d627b1fb
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

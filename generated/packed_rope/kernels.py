@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b10689c6b0f18b1c
-#   text hash     0b3e243793996728
+#   content hash  5aac1eb71ee3b963
+#   text hash     73eaa66e6215159a
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

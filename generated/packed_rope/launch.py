@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b10689c6b0f18b1c
-#   text hash     12cc539ba71d0feb
+#   content hash  5aac1eb71ee3b963
+#   text hash     e47645818189e181
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b10689c6b0f18b1c
-#   text hash     ed321e144b7128a9
+#   content hash  5aac1eb71ee3b963
+#   text hash     af206bab1b733981
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e6e7e7189f9bbf68
-#   text hash     1024d24bf904879c
+#   content hash  25955e10e7392fce
+#   text hash     958505b57431c866
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e6e7e7189f9bbf68
-#   text hash     b3695ee0be49b1dc
+#   content hash  25955e10e7392fce
+#   text hash     d39a672dd500ee4c
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e6e7e7189f9bbf68
-#   text hash     d7bcaba7326c9fb9
+#   content hash  25955e10e7392fce
+#   text hash     35b3ea2b5d1ce59e
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

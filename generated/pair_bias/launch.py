@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e6e7e7189f9bbf68
-#   text hash     2b6e0dfd41a4d2f4
+#   content hash  25955e10e7392fce
+#   text hash     7cca6cc976cee554
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e6e7e7189f9bbf68
-#   text hash     7731df009526ce57
+#   content hash  25955e10e7392fce
+#   text hash     3ca2c736e7bb5c9e
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

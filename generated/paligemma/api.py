@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4597e6295f97a91f
-#   text hash     a7420a870d269180
+#   content hash  10fd7257e6d08321
+#   text hash     1a5eed3c8b88e9d1
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

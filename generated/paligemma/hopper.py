@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4597e6295f97a91f
-#   text hash     aa2860dca366e55e
+#   content hash  10fd7257e6d08321
+#   text hash     5590f7de447a95aa
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

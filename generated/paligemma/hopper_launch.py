@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4597e6295f97a91f
-#   text hash     3119634d60bf12a7
+#   content hash  10fd7257e6d08321
+#   text hash     55d44933140c2fb2
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4597e6295f97a91f
-#   text hash     261172cdab90ced6
+#   content hash  10fd7257e6d08321
+#   text hash     9b5756d9d57a399d
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4597e6295f97a91f
-#   text hash     80e316817d6bd51b
+#   content hash  10fd7257e6d08321
+#   text hash     2a32333252269f7f
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

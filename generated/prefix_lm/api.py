@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  97755a6ca08a6831
-#   text hash     9b9ead6848a7b394
+#   content hash  d7c85d00cb109729
+#   text hash     a466227aab7df40d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

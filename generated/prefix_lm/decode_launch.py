@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  97755a6ca08a6831
-#   text hash     a17a3a8b0fa5aa0e
+#   content hash  d7c85d00cb109729
+#   text hash     9c1f4a93121a595e
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

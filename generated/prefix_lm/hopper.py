@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  97755a6ca08a6831
-#   text hash     3e3e078def33c16e
+#   content hash  d7c85d00cb109729
+#   text hash     06ea0e9f2f572600
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  97755a6ca08a6831
-#   text hash     e3aa7394638254f7
+#   content hash  d7c85d00cb109729
+#   text hash     38b2cbef9a7e2ea2
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

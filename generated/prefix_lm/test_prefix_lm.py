@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  97755a6ca08a6831
-#   text hash     9bdb29b62ac91bc4
+#   content hash  d7c85d00cb109729
+#   text hash     b816ea82cede09ba
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

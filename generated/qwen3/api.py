@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0ea01eb489bda4e7
-#   text hash     8045d90c6f2760a0
+#   content hash  69ecd5fc54474667
+#   text hash     25cd4d1e0a6f5e46
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0ea01eb489bda4e7
-#   text hash     7109108bfd1db15f
+#   content hash  69ecd5fc54474667
+#   text hash     528b968f3eb5bfcc
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0ea01eb489bda4e7
-#   text hash     6e577b3181d2537e
+#   content hash  69ecd5fc54474667
+#   text hash     25a5eee0b34a1715
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

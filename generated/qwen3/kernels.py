@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0ea01eb489bda4e7
-#   text hash     85f4791a2b1eb4bd
+#   content hash  69ecd5fc54474667
+#   text hash     400b15bc9ec3eda5
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0ea01eb489bda4e7
-#   text hash     3ccf6f640188eb7e
+#   content hash  69ecd5fc54474667
+#   text hash     8e274c51fcfce970
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

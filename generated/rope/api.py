@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4cc2b52d01916ec9
-#   text hash     1998aadc61c994e8
+#   content hash  b99c927dc5d6038d
+#   text hash     85f357c1afefa746
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4cc2b52d01916ec9
-#   text hash     7c520f85d6d47991
+#   content hash  b99c927dc5d6038d
+#   text hash     8ad58435caf8b86e
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4cc2b52d01916ec9
-#   text hash     58051f7169af2094
+#   content hash  b99c927dc5d6038d
+#   text hash     858d8e925bd831a2
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

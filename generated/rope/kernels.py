@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4cc2b52d01916ec9
-#   text hash     d3ead5b9306ec38d
+#   content hash  b99c927dc5d6038d
+#   text hash     0971f06ace883ad3
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

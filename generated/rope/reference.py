@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4cc2b52d01916ec9
-#   text hash     4b5969ec454933f7
+#   content hash  b99c927dc5d6038d
+#   text hash     fae09ee7b4c80b19
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

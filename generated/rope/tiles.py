@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4cc2b52d01916ec9
-#   text hash     af9c0a183db7b2f1
+#   content hash  b99c927dc5d6038d
+#   text hash     e1ddf6d02fc9a74d
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  40526de39dec0257
-#   text hash     9f977869983163f3
+#   content hash  ea992dcd4e2e37e2
+#   text hash     2dbf1ecb26295605
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  40526de39dec0257
-#   text hash     e0d45b60e898d3dd
+#   content hash  ea992dcd4e2e37e2
+#   text hash     6d5837bd81be2175
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

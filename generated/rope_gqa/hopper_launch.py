@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  40526de39dec0257
-#   text hash     c6519c5535754010
+#   content hash  ea992dcd4e2e37e2
+#   text hash     791f8633e946e90b
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

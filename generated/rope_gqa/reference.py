@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  40526de39dec0257
-#   text hash     3ee5f23a29b220b3
+#   content hash  ea992dcd4e2e37e2
+#   text hash     5739c2355e703d83
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  40526de39dec0257
-#   text hash     3f23b6b9ff37c348
+#   content hash  ea992dcd4e2e37e2
+#   text hash     6db2bab8cf7afe6e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

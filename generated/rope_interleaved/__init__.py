@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3c8e491abc167f65
-#   text hash     c2ad8e98ff0ec55d
+#   content hash  1b99c738c191845c
+#   text hash     47235a4177205112
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3c8e491abc167f65
-#   text hash     3d831517ae623c41
+#   content hash  1b99c738c191845c
+#   text hash     5c1f621d9f80c738
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3c8e491abc167f65
-#   text hash     2425dc04ccd00539
+#   content hash  1b99c738c191845c
+#   text hash     8119b590d06aecad
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3c8e491abc167f65
-#   text hash     b2d45d62301cd503
+#   content hash  1b99c738c191845c
+#   text hash     a39ccf39b7b351f7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3c8e491abc167f65
-#   text hash     cf764d137b4ef88f
+#   content hash  1b99c738c191845c
+#   text hash     1fbbc3cb240f06fe
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

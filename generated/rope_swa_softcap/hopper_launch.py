@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  be16d5c53e0cb904
-#   text hash     cb19cb55fab174c3
+#   content hash  30af22404dc07fff
+#   text hash     39962e8f91181e63
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  be16d5c53e0cb904
-#   text hash     d8ab6455d4dd425e
+#   content hash  30af22404dc07fff
+#   text hash     3de41b3d82bae8bd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

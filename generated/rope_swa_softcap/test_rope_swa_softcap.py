@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  be16d5c53e0cb904
-#   text hash     b3496d4bef2946fb
+#   content hash  30af22404dc07fff
+#   text hash     ca4d62d04b0712fd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

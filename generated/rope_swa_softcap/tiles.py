@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  be16d5c53e0cb904
-#   text hash     fdd1adca66abf677
+#   content hash  30af22404dc07fff
+#   text hash     3784cffda8e263a3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

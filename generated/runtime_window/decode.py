@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  dce1f8b022e297d0
-#   text hash     8fdc11e6a588a7ca
+#   content hash  3741d8cf91316f6b
+#   text hash     6b781c7067179e28
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

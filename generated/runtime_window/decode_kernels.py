@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  dce1f8b022e297d0
-#   text hash     b7cdf5022eeaea92
+#   content hash  3741d8cf91316f6b
+#   text hash     56d1a3ff9c0918fe
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  dce1f8b022e297d0
-#   text hash     cd445580a24627e1
+#   content hash  3741d8cf91316f6b
+#   text hash     e0bd8ea59a70797e
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

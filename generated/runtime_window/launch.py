@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  dce1f8b022e297d0
-#   text hash     4eab9a95b7c46f9c
+#   content hash  3741d8cf91316f6b
+#   text hash     b909d5eb11fb6f43
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  dce1f8b022e297d0
-#   text hash     a77aa704a38eeb69
+#   content hash  3741d8cf91316f6b
+#   text hash     413a85acc811ddfa
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

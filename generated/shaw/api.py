@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d69c9d817789f959
-#   text hash     3bfa51811474addf
+#   content hash  37fba46c897c9575
+#   text hash     ce457303f77fb79e
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

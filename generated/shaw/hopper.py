@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d69c9d817789f959
-#   text hash     97b34d9e4514f2ed
+#   content hash  37fba46c897c9575
+#   text hash     e7fa4d61d52edeac
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d69c9d817789f959
-#   text hash     433689c79687eb79
+#   content hash  37fba46c897c9575
+#   text hash     86023a3ea58fd22a
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d69c9d817789f959
-#   text hash     f6a357180b8b36c7
+#   content hash  37fba46c897c9575
+#   text hash     f2a2e27960080489
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d69c9d817789f959
-#   text hash     c9aebfba18da5666
+#   content hash  37fba46c897c9575
+#   text hash     4a4ae50af3547018
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

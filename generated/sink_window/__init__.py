@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  dabe09340ed190ed
-#   text hash     1291fc1a58e4ccae
+#   content hash  2e7e9169195165ad
+#   text hash     168b91f8a52480bf
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

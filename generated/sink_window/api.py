@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  dabe09340ed190ed
-#   text hash     562d1a0d0b489075
+#   content hash  2e7e9169195165ad
+#   text hash     ece95df94c05e299
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  dabe09340ed190ed
-#   text hash     5f43c24eba05a354
+#   content hash  2e7e9169195165ad
+#   text hash     39567bd1a7bebcd8
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  dabe09340ed190ed
-#   text hash     93468d3accca5230
+#   content hash  2e7e9169195165ad
+#   text hash     ea7dc0a5cdeb323d
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  dabe09340ed190ed
-#   text hash     551ef86204c9ed4d
+#   content hash  2e7e9169195165ad
+#   text hash     cfb30494897a8978
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  851f46b882ed1d50
-#   text hash     3c03dd8b4e38673e
+#   content hash  06ad6c4071a716d7
+#   text hash     c93e5a07ef06cf73
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  851f46b882ed1d50
-#   text hash     cf76cf16006b4f6b
+#   content hash  06ad6c4071a716d7
+#   text hash     77c1eb6a03e3204d
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  851f46b882ed1d50
-#   text hash     f70b08bdc136e439
+#   content hash  06ad6c4071a716d7
+#   text hash     1c5af667a17f5a68
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  851f46b882ed1d50
-#   text hash     c6d613998d060974
+#   content hash  06ad6c4071a716d7
+#   text hash     a3871dd3f3817aa1
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

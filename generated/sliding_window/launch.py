@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  851f46b882ed1d50
-#   text hash     94659c5eea90b6e7
+#   content hash  06ad6c4071a716d7
+#   text hash     8183ba987c803a64
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

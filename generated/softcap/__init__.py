@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  abc8e1e367ba25aa
-#   text hash     6c10942f7b3b463f
+#   content hash  7eaaacd7b0706ab9
+#   text hash     7a86d0f745a56af0
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

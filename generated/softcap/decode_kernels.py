@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  abc8e1e367ba25aa
-#   text hash     eb90146f2b815dfd
+#   content hash  7eaaacd7b0706ab9
+#   text hash     c33fc7a97985e553
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  abc8e1e367ba25aa
-#   text hash     a50e2d86b22650d2
+#   content hash  7eaaacd7b0706ab9
+#   text hash     e460162a206ff759
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

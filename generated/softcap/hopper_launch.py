@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  abc8e1e367ba25aa
-#   text hash     928cceb6c6e80829
+#   content hash  7eaaacd7b0706ab9
+#   text hash     e26c0a395994c9f9
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

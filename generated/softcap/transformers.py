@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  abc8e1e367ba25aa
-#   text hash     e479c729ae18aae4
+#   content hash  7eaaacd7b0706ab9
+#   text hash     870b45752702839e
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

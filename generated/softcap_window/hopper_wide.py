@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  db25567121903509
-#   text hash     195ed0bb3c4920dd
+#   content hash  b0f930dc1be3ad3a
+#   text hash     1057a1826bf3485e
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

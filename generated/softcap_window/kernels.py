@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  db25567121903509
-#   text hash     4e1efa7ed24f7efe
+#   content hash  b0f930dc1be3ad3a
+#   text hash     317cf078898f0132
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

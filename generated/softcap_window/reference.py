@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  db25567121903509
-#   text hash     a081bde20a499397
+#   content hash  b0f930dc1be3ad3a
+#   text hash     2a0ed5be5aabe0f9
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  db25567121903509
-#   text hash     9f39c2208ba1fbc9
+#   content hash  b0f930dc1be3ad3a
+#   text hash     70175f03b5c0ac80
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  db25567121903509
-#   text hash     d7f7033518b96bfc
+#   content hash  b0f930dc1be3ad3a
+#   text hash     e437bd671b70aa42
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fa97cccda11a0adf
-#   text hash     9f021ac4ffe8b699
+#   content hash  8580bf5553994f73
+#   text hash     84ce3310b95b1906
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fa97cccda11a0adf
-#   text hash     83e48ae6c0b10c04
+#   content hash  8580bf5553994f73
+#   text hash     d196aee00b20da32
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

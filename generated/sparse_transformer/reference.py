@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fa97cccda11a0adf
-#   text hash     ddf6b45ddc66f330
+#   content hash  8580bf5553994f73
+#   text hash     769086dd4e7e5759
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fa97cccda11a0adf
-#   text hash     0116da6a2b4dafd7
+#   content hash  8580bf5553994f73
+#   text hash     5ebd4d96d55e0cf6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3a39692421402f9b
-#   text hash     f6e8940a212a3c23
+#   content hash  ab66ffb8b46bb696
+#   text hash     708d97fb2eb164a3
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

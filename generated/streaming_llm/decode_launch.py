@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3a39692421402f9b
-#   text hash     5b2edbcdeee26ad6
+#   content hash  ab66ffb8b46bb696
+#   text hash     e07ae949859d7679
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

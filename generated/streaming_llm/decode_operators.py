@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3a39692421402f9b
-#   text hash     6abb63089c1f83c5
+#   content hash  ab66ffb8b46bb696
+#   text hash     4e88fdbe33c7cca8
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

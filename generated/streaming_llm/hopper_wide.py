@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3a39692421402f9b
-#   text hash     64bbed7999305889
+#   content hash  ab66ffb8b46bb696
+#   text hash     c86c1d87e4bdab1c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

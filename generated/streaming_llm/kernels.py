@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3a39692421402f9b
-#   text hash     0a93ff5bf65343c4
+#   content hash  ab66ffb8b46bb696
+#   text hash     79afc4b0ad8cf345
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b63f72811ede65a6
-#   text hash     b4c670d3105aa52c
+#   content hash  07cbaf1971d9fb63
+#   text hash     8be8ae31b8042a0c
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b63f72811ede65a6
-#   text hash     c1ed1f55bd63ec32
+#   content hash  07cbaf1971d9fb63
+#   text hash     b6873e58b5297394
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

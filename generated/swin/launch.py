@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b63f72811ede65a6
-#   text hash     5bfd2d28bd8a1230
+#   content hash  07cbaf1971d9fb63
+#   text hash     2ce212a702cd859a
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b63f72811ede65a6
-#   text hash     a4c0809677a1d96f
+#   content hash  07cbaf1971d9fb63
+#   text hash     5b3b4e8873cd4044
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b63f72811ede65a6
-#   text hash     d216f04df662b4d9
+#   content hash  07cbaf1971d9fb63
+#   text hash     e195156641e06325
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

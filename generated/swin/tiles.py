@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b63f72811ede65a6
-#   text hash     62b6071e5afc12bd
+#   content hash  07cbaf1971d9fb63
+#   text hash     721a48ab55985e09
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

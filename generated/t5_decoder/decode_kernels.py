@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  95c7df955328708d
-#   text hash     8a6245796f4dea2c
+#   content hash  b5b626bec87e8215
+#   text hash     3c507d37c2efc2ea
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

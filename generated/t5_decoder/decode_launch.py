@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  95c7df955328708d
-#   text hash     eed40f16de4e02d4
+#   content hash  b5b626bec87e8215
+#   text hash     27809db3c12f7b6e
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

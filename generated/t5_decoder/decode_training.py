@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  95c7df955328708d
-#   text hash     e44c4c093aeb2fc2
+#   content hash  b5b626bec87e8215
+#   text hash     582796354634e5ac
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  95c7df955328708d
-#   text hash     f2564f6822b042e5
+#   content hash  b5b626bec87e8215
+#   text hash     ad80463d749093aa
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

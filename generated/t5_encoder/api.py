@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  232f084cfad2c8c8
-#   text hash     fe368f8c7c6c3ca6
+#   content hash  68542f1c84b05a72
+#   text hash     7208240098e47043
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  232f084cfad2c8c8
-#   text hash     75996435b3aec77d
+#   content hash  68542f1c84b05a72
+#   text hash     7dc9f646ffc78893
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  232f084cfad2c8c8
-#   text hash     600b3f063d136d14
+#   content hash  68542f1c84b05a72
+#   text hash     85af9e429d769ab1
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

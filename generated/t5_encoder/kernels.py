@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  232f084cfad2c8c8
-#   text hash     6ced6d4b8f09f5b5
+#   content hash  68542f1c84b05a72
+#   text hash     958634be13931f77
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  232f084cfad2c8c8
-#   text hash     ec0a5ddf6ddf259e
+#   content hash  68542f1c84b05a72
+#   text hash     14d5231f0b6508e0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

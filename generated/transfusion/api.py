@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2ad5fbea267c8818
-#   text hash     cdf94c27e5810bfe
+#   content hash  64ecc9d110d3b103
+#   text hash     9f5145c0bbb7cda4
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2ad5fbea267c8818
-#   text hash     f7796b3030e05cdb
+#   content hash  64ecc9d110d3b103
+#   text hash     26be3c1d3171a691
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -319,27 +319,17 @@ def by_lanes(ptr):
 
 @gluon.jit
 def count_in(count_ptr):
-    """Count this program: what the count was before, which the warp's first thread has."""
-    code: gl.constexpr = (
-        "{.reg .pred p; .reg .u32 lane; mov.u32 lane, %laneid; setp.eq.u32 p, lane, 0; mov.u32 $0, 0;"
-        "@p atom.acquire.gpu.global.add.u32 $0, [$1], 1;}"
-    )
-    return gl.inline_asm_elementwise(code, "=&r,l", [by_lanes(count_ptr)], gl.int32, False, 1)
-
-
-@gluon.jit
-def count_before(count, count_ptr):
-    """What the count was before, for all threads; if it was not 0, waits until the first program's share is there.
+    """Count this program: what the count was before. If it was not 0, waits until the first program's share is there.
 
     That one waits for no other between counting itself and storing its share: so programs never wait in a circle.
     """
     code: gl.constexpr = (
-        "{.reg .pred p; .reg .u32 now; shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff; setp.eq.u32 p, $0, 0;"
-        "@p bra done; mov.u32 now, $0; again: setp.ge.u32 p, now, 16777216; @p bra stored;"
-        "ld.acquire.gpu.global.u32 now, [$2]; bra again; stored: fence.proxy.async.global; done:}"
+        "{.reg .pred p; .reg .u32 now; mov.u32 now, %laneid; setp.eq.u32 p, now, 0;"
+        "@p atom.acquire.gpu.global.add.u32 now, [$1], 1; shfl.sync.idx.b32 $0, now, 0, 31, 0xffffffff;"
+        "setp.eq.u32 p, $0, 0; @p bra done; mov.u32 now, $0; again: setp.ge.u32 p, now, 16777216; @p bra stored;"
+        "ld.acquire.gpu.global.u32 now, [$1]; bra again; stored: fence.proxy.async.global; done:}"
     )
-    found = gl.inline_asm_elementwise(code, "=&r,r,l", [count, by_lanes(count_ptr)], gl.int32, False, 1)
-    return tl.max(found, 0)
+    return tl.max(gl.inline_asm_elementwise(code, "=&r,l", [by_lanes(count_ptr)], gl.int32, False, 1), 0)
 
 
 @gluon.jit
@@ -361,7 +351,7 @@ def add_share(
     count_ptr = taken_ptr + 1 + place // WORKERS
     before = 1
     if q_len <= COUNTED:
-        before = count_before(count_in(count_ptr), count_ptr)
+        before = count_in(count_ptr)
     for worker in gl.static_range(WORKERS):
         mbarrier.wait(shares_ready.index(worker), at & 1)
         if before == 0:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2ad5fbea267c8818
-#   text hash     caeab43a6d873f42
+#   content hash  64ecc9d110d3b103
+#   text hash     8c0dac6fee41efc8
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2ad5fbea267c8818
-#   text hash     38cf421e5aed7d8f
+#   content hash  64ecc9d110d3b103
+#   text hash     0dcd444f908ddc06
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2ad5fbea267c8818
-#   text hash     41907b703e7f8380
+#   content hash  64ecc9d110d3b103
+#   text hash     26a6cd7b05feb202
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2ad5fbea267c8818
-#   text hash     784204d2eb8a7cc1
+#   content hash  64ecc9d110d3b103
+#   text hash     c29fd97e568d50c4
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b8f27cca31635651
-#   text hash     bf340e06615b53b5
+#   content hash  c5a5785a0279c38e
+#   text hash     12491ba721aadda1
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b8f27cca31635651
-#   text hash     49d5128be33a4897
+#   content hash  c5a5785a0279c38e
+#   text hash     8705598347f9efdb
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b8f27cca31635651
-#   text hash     7fdd676f21ecf33f
+#   content hash  c5a5785a0279c38e
+#   text hash     db014e29f4a13dca
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

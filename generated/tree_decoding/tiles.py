@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b8f27cca31635651
-#   text hash     cea9597e3e3fbd55
+#   content hash  c5a5785a0279c38e
+#   text hash     874eb66952ae3c59
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

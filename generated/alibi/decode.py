@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5b4e8c9fbc4721bb
-#   text hash     963e80043f25696a
+#   content hash  df00370247e10fad
+#   text hash     6c363d1b19bbfec6
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

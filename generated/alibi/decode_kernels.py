@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5b4e8c9fbc4721bb
-#   text hash     d3e591dab4975e9b
+#   content hash  df00370247e10fad
+#   text hash     110902b1c4133792
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

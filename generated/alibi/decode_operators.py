@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5b4e8c9fbc4721bb
-#   text hash     25a492a00075a607
+#   content hash  df00370247e10fad
+#   text hash     87bca53d59119944
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

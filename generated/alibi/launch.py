@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5b4e8c9fbc4721bb
-#   text hash     56158e50f0eb935b
+#   content hash  df00370247e10fad
+#   text hash     3da1fedd8fb0e369
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5b4e8c9fbc4721bb
-#   text hash     6f6b8cb2d9f6681c
+#   content hash  df00370247e10fad
+#   text hash     02805f654cc838e9
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  30e8b92a010b5714
-#   text hash     91c618d095bc442e
+#   content hash  db3ff4b7b7de10c1
+#   text hash     0393bfe30dad78b0
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  30e8b92a010b5714
-#   text hash     914171acb7adc353
+#   content hash  db3ff4b7b7de10c1
+#   text hash     f73ccb4a8d89daeb
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

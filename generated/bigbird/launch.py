@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  30e8b92a010b5714
-#   text hash     33943de72c012e3a
+#   content hash  db3ff4b7b7de10c1
+#   text hash     06cd73780cd0b5f6
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  30e8b92a010b5714
-#   text hash     9e610e1a1b0d3887
+#   content hash  db3ff4b7b7de10c1
+#   text hash     ef39fb8ba95f2768
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  30e8b92a010b5714
-#   text hash     3c321f02240bba77
+#   content hash  db3ff4b7b7de10c1
+#   text hash     96808bbfc65c4c54
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f26521aae92275a2
-#   text hash     49ca1d2e16aa1ebe
+#   content hash  daabdc982b3e3758
+#   text hash     fc6a8aae9834ef59
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f26521aae92275a2
-#   text hash     516dcce7fed01066
+#   content hash  daabdc982b3e3758
+#   text hash     0569efd792d1b3f4
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

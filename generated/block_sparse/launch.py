@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f26521aae92275a2
-#   text hash     d20c7fd59f581931
+#   content hash  daabdc982b3e3758
+#   text hash     69b314c7bfa347dc
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f26521aae92275a2
-#   text hash     b720647077ea74ac
+#   content hash  daabdc982b3e3758
+#   text hash     2e57d6f9188bea6d
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f26521aae92275a2
-#   text hash     341b86d9b6ac17c5
+#   content hash  daabdc982b3e3758
+#   text hash     b5256c866db2a760
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

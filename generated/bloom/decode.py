@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7d0744d163b250a0
-#   text hash     72f65e0caf16a129
+#   content hash  5460e3077e8be69a
+#   text hash     ed5593cb33f9dfd6
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

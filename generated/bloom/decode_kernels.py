@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7d0744d163b250a0
-#   text hash     f12bbe02e2641357
+#   content hash  5460e3077e8be69a
+#   text hash     123f7a1aead7ebae
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7d0744d163b250a0
-#   text hash     da1af1eb29d01f34
+#   content hash  5460e3077e8be69a
+#   text hash     fc32a841c824a73d
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7d0744d163b250a0
-#   text hash     66cea9d985b4c5cb
+#   content hash  5460e3077e8be69a
+#   text hash     1aae6958e2bfd4fb
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7d0744d163b250a0
-#   text hash     2d6c52f358c94ac3
+#   content hash  5460e3077e8be69a
+#   text hash     1ae830f8738c52f1
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5a060daa39970d87
-#   text hash     d752c5bf7fecaa45
+#   content hash  6992b6de3e9c003d
+#   text hash     ca2bab0619a77d66
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5a060daa39970d87
-#   text hash     399a75d2c5ae3595
+#   content hash  6992b6de3e9c003d
+#   text hash     d871f7d4173b23e5
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5a060daa39970d87
-#   text hash     71154a82a54885f0
+#   content hash  6992b6de3e9c003d
+#   text hash     c58ad597f5ee345c
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

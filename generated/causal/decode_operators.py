@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5a060daa39970d87
-#   text hash     ed814fc920777a2e
+#   content hash  6992b6de3e9c003d
+#   text hash     a566b78ba1763806
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

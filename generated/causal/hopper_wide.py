@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5a060daa39970d87
-#   text hash     1ac286781815fb8d
+#   content hash  6992b6de3e9c003d
+#   text hash     67ee663c1fd0d71e
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

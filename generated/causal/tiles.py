@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5a060daa39970d87
-#   text hash     fef396da7a6b7e9a
+#   content hash  6992b6de3e9c003d
+#   text hash     45a93a0b6cc7f955
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5a060daa39970d87
-#   text hash     d64f433075a06f07
+#   content hash  6992b6de3e9c003d
+#   text hash     cf1fb2e5b0a65209
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1f8bb356b1efdee3
-#   text hash     16a3be8b7a764bbd
+#   content hash  df0ae6d5cb8609bc
+#   text hash     18229eadf6f40e7e
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

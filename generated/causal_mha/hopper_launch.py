@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1f8bb356b1efdee3
-#   text hash     b560f8058bd8bfb0
+#   content hash  df0ae6d5cb8609bc
+#   text hash     c9c29b8cdd77fdd4
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

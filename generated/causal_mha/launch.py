@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1f8bb356b1efdee3
-#   text hash     f7d4d000afa479c3
+#   content hash  df0ae6d5cb8609bc
+#   text hash     ffebc0d06c7648da
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1f8bb356b1efdee3
-#   text hash     a7ced969859752d6
+#   content hash  df0ae6d5cb8609bc
+#   text hash     69894563fa5e71ac
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

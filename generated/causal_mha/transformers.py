@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1f8bb356b1efdee3
-#   text hash     c91c6e8047f306c4
+#   content hash  df0ae6d5cb8609bc
+#   text hash     a209d585293588c5
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5f236299911a256d
-#   text hash     a7811d687dc4f5fc
+#   content hash  d9b7695e43b58249
+#   text hash     51844bfaf413f460
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

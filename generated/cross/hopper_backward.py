@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5f236299911a256d
-#   text hash     e4ac049cf6c276d4
+#   content hash  d9b7695e43b58249
+#   text hash     f22f5318c1d90f03
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

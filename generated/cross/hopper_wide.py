@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5f236299911a256d
-#   text hash     3f053a2df1a2b072
+#   content hash  d9b7695e43b58249
+#   text hash     00135e688a29a2eb
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5f236299911a256d
-#   text hash     4c1f7d33db51cf0d
+#   content hash  d9b7695e43b58249
+#   text hash     c787058cd7bfaf7b
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5f236299911a256d
-#   text hash     b77df429a9c01ed1
+#   content hash  d9b7695e43b58249
+#   text hash     8e7872b5a800a331
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b49b8c524dcfa4b7
-#   text hash     1e8a37cb05177f46
+#   content hash  c8c8d9c3a55ee8c8
+#   text hash     ec1b5a5755a95abf
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b49b8c524dcfa4b7
-#   text hash     388d723788ce0c17
+#   content hash  c8c8d9c3a55ee8c8
+#   text hash     b703c1ac1379649b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

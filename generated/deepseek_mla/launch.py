@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b49b8c524dcfa4b7
-#   text hash     6b622428901af445
+#   content hash  c8c8d9c3a55ee8c8
+#   text hash     1234141346ffc112
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

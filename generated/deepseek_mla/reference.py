@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b49b8c524dcfa4b7
-#   text hash     734581e7581c4562
+#   content hash  c8c8d9c3a55ee8c8
+#   text hash     79065f36ba6bd24d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

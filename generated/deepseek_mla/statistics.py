@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b49b8c524dcfa4b7
-#   text hash     c333ae8697b6ae9b
+#   content hash  c8c8d9c3a55ee8c8
+#   text hash     5cc598c178664661
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5af604bc03565703
-#   text hash     a2645727dc0cd3d9
+#   content hash  29d608959e521b1e
+#   text hash     f61fa418a2eb85d2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8ea6035b92eeab03
-#   text hash     c1c450195eae1e04
+#   content hash  bcb7aa7b9bd75594
+#   text hash     ffde886a3cb00004
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8ea6035b92eeab03
-#   text hash     5e5a8bd3973174a5
+#   content hash  bcb7aa7b9bd75594
+#   text hash     7e15f413274e803a
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

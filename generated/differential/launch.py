@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8ea6035b92eeab03
-#   text hash     7d8b1f4383e2569f
+#   content hash  bcb7aa7b9bd75594
+#   text hash     b5cb834941573d33
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

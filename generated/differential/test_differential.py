@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8ea6035b92eeab03
-#   text hash     e05147d04afdeae4
+#   content hash  bcb7aa7b9bd75594
+#   text hash     d85c776646f1ff65
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8ea6035b92eeab03
-#   text hash     db5542d14b0ba8f2
+#   content hash  bcb7aa7b9bd75594
+#   text hash     69ffe6157310c71b
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

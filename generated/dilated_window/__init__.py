@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3e9e1f17399d1248
-#   text hash     663985c1ce4e6d61
+#   content hash  9890d2d1fee29464
+#   text hash     a5f9d30e1f4b203b
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3e9e1f17399d1248
-#   text hash     c6ebfbe122aac7b0
+#   content hash  9890d2d1fee29464
+#   text hash     892c7f06b6b76ce9
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

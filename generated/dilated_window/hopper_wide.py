@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3e9e1f17399d1248
-#   text hash     f51cd7ef9b85d13b
+#   content hash  9890d2d1fee29464
+#   text hash     4973114ec9d8e623
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3e9e1f17399d1248
-#   text hash     a44a2ed4bceb21a5
+#   content hash  9890d2d1fee29464
+#   text hash     52af812ee38da955
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3e9e1f17399d1248
-#   text hash     a9a1ab343662ed40
+#   content hash  9890d2d1fee29464
+#   text hash     84a3fa051b3034dc
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7b25ceea5d935c08
-#   text hash     2a0a52a5cac66078
+#   content hash  614f7649be9da856
+#   text hash     c5abcce04d8120e8
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

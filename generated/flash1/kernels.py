@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7b25ceea5d935c08
-#   text hash     fc36d1f8596e7cbe
+#   content hash  614f7649be9da856
+#   text hash     e436b666a68255ec
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

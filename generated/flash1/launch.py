@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7b25ceea5d935c08
-#   text hash     33b8cebe57d7b298
+#   content hash  614f7649be9da856
+#   text hash     d8f25904e23a7d0d
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7b25ceea5d935c08
-#   text hash     836dd2ad070319d5
+#   content hash  614f7649be9da856
+#   text hash     eafeed85938db104
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7b25ceea5d935c08
-#   text hash     5712be6d5aada66c
+#   content hash  614f7649be9da856
+#   text hash     a08451f87d2b5420
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2e52717afc99743e
-#   text hash     5a313a6768e3a4f9
+#   content hash  ebe76fb9cacaccf2
+#   text hash     6ffcafd9d24e4932
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

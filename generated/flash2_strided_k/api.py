@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2e52717afc99743e
-#   text hash     bd2b6f6f7299a39e
+#   content hash  ebe76fb9cacaccf2
+#   text hash     cbc3e62af68bb58d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2e52717afc99743e
-#   text hash     562cac49437ab66e
+#   content hash  ebe76fb9cacaccf2
+#   text hash     09516002b15d0141
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

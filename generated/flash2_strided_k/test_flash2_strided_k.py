@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2e52717afc99743e
-#   text hash     8d5368bb066a69fa
+#   content hash  ebe76fb9cacaccf2
+#   text hash     8e76e54cc1cce833
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

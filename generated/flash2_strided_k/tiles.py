@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2e52717afc99743e
-#   text hash     808763342d2bbff7
+#   content hash  ebe76fb9cacaccf2
+#   text hash     2a0387618e65d36a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  bbe46cebcb9a05d4
-#   text hash     3167668b5e6dba2b
+#   content hash  7a7bc62edcac63c5
+#   text hash     73bd4d526d7e7929
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  bbe46cebcb9a05d4
-#   text hash     7128ddf1183d33b7
+#   content hash  7a7bc62edcac63c5
+#   text hash     1f49f04167f5a2a3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

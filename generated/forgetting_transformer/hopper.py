@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  bbe46cebcb9a05d4
-#   text hash     9ec68b00b5d1d623
+#   content hash  7a7bc62edcac63c5
+#   text hash     8f23c05f1defc31b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  bbe46cebcb9a05d4
-#   text hash     593ac936995f07a4
+#   content hash  7a7bc62edcac63c5
+#   text hash     12152a8af95cb477
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  bbe46cebcb9a05d4
-#   text hash     6987f7d46e2fc86f
+#   content hash  7a7bc62edcac63c5
+#   text hash     870d26532cdcb310
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

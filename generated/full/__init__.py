@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b18bb1347e09cdeb
-#   text hash     9005c453dc9aacd1
+#   content hash  1a90a53dee75dc47
+#   text hash     f5b0bf3205f89921
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b18bb1347e09cdeb
-#   text hash     1561735039e6d2d5
+#   content hash  1a90a53dee75dc47
+#   text hash     c66cd475bf8d3b91
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b18bb1347e09cdeb
-#   text hash     b9560378a3305ae4
+#   content hash  1a90a53dee75dc47
+#   text hash     1123fbf595741dd7
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b18bb1347e09cdeb
-#   text hash     48d01c3dc5dc7601
+#   content hash  1a90a53dee75dc47
+#   text hash     7a6d44c742a4e0b6
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

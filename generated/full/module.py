@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b18bb1347e09cdeb
-#   text hash     bfbbdb5ac9b7c680
+#   content hash  1a90a53dee75dc47
+#   text hash     ac2487375bab69cf
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

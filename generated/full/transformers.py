@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b18bb1347e09cdeb
-#   text hash     e056c7968f376720
+#   content hash  1a90a53dee75dc47
+#   text hash     8dc1c173808a29f4
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

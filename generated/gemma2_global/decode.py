@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  71e771c60d251f51
-#   text hash     14b18a6c322e32dd
+#   content hash  bfb24015efb73541
+#   text hash     b554b46f72af1ce8
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  71e771c60d251f51
-#   text hash     6b6e6f7043b4c372
+#   content hash  bfb24015efb73541
+#   text hash     9e495eb354311a08
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

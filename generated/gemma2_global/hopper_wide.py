@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  71e771c60d251f51
-#   text hash     5144eba2543cfaa8
+#   content hash  bfb24015efb73541
+#   text hash     d96bad4e35a37f66
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

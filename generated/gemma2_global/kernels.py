@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  71e771c60d251f51
-#   text hash     d3ea66ec805734a7
+#   content hash  bfb24015efb73541
+#   text hash     460756f12da30185
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

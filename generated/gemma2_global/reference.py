@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  71e771c60d251f51
-#   text hash     b9d9181b81d62987
+#   content hash  bfb24015efb73541
+#   text hash     019aa0d01c47ad4b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

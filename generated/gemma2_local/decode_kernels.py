@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  771eb95a3b0ff8c1
-#   text hash     4a9c127dabc2d08b
+#   content hash  a8e9feb76e7bc5c8
+#   text hash     502a454b2d3b3912
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  771eb95a3b0ff8c1
-#   text hash     865426be1cab7462
+#   content hash  a8e9feb76e7bc5c8
+#   text hash     f42979ec4feaffbb
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

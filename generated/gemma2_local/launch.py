@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  771eb95a3b0ff8c1
-#   text hash     000b6577a394bb37
+#   content hash  a8e9feb76e7bc5c8
+#   text hash     bc77df3614976a1a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  771eb95a3b0ff8c1
-#   text hash     f5f8e1af0850c5b5
+#   content hash  a8e9feb76e7bc5c8
+#   text hash     e24408ee5ff44f47
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

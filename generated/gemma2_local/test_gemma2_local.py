@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  771eb95a3b0ff8c1
-#   text hash     f62f9f32ec8878c0
+#   content hash  a8e9feb76e7bc5c8
+#   text hash     ed25e48fce80963f
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

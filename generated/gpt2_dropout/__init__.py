@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d398250de1ee2d2d
-#   text hash     f7faab18c5414f6f
+#   content hash  9caa850b412c6595
+#   text hash     19dc18d55351d4db
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

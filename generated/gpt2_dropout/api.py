@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d398250de1ee2d2d
-#   text hash     b985710208bec05c
+#   content hash  9caa850b412c6595
+#   text hash     26dd0ce094050944
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

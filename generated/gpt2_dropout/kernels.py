@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d398250de1ee2d2d
-#   text hash     be61803e6ebb3b5a
+#   content hash  9caa850b412c6595
+#   text hash     d5704efbde9a6711
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d398250de1ee2d2d
-#   text hash     f3c6e20fdaf4847a
+#   content hash  9caa850b412c6595
+#   text hash     9e28110de586a5a1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d398250de1ee2d2d
-#   text hash     599d0e0c7b0a3bd6
+#   content hash  9caa850b412c6595
+#   text hash     9bdec41532c20dfd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

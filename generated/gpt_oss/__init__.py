@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b2353c2cd4cc26a0
-#   text hash     56c01effeb02d4af
+#   content hash  c49ab94d14819b15
+#   text hash     47a6983f8820d98b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b2353c2cd4cc26a0
-#   text hash     4009a76360bb6802
+#   content hash  c49ab94d14819b15
+#   text hash     362a25b34dd83b00
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

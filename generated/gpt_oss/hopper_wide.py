@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b2353c2cd4cc26a0
-#   text hash     e287a03f7a0d1ff8
+#   content hash  c49ab94d14819b15
+#   text hash     cf70ff9ef7ef2e41
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

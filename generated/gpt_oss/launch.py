@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b2353c2cd4cc26a0
-#   text hash     7d344ee3904c2a4e
+#   content hash  c49ab94d14819b15
+#   text hash     776c3cf19d0112ae
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b2353c2cd4cc26a0
-#   text hash     a83965c644a82fa1
+#   content hash  c49ab94d14819b15
+#   text hash     5a15bbb83c33d607
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

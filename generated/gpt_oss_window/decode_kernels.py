@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6b07dd5a92ab9d49
-#   text hash     5221183a2c4ae936
+#   content hash  e406c6b36efe681c
+#   text hash     f5335dd3e33b60fc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

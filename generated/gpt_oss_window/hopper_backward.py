@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6b07dd5a92ab9d49
-#   text hash     106f58fad699cc9b
+#   content hash  e406c6b36efe681c
+#   text hash     cc520e47c5fd0c2d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6b07dd5a92ab9d49
-#   text hash     01acdad92032f854
+#   content hash  e406c6b36efe681c
+#   text hash     2fbd71e7915d2809
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

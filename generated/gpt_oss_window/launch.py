@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6b07dd5a92ab9d49
-#   text hash     5dac8aab65b36c58
+#   content hash  e406c6b36efe681c
+#   text hash     87c2c6e24c6050f6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

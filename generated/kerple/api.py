@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4dfb252bd3a77060
-#   text hash     1615964cfdbe10cd
+#   content hash  a6b678b41a8516c5
+#   text hash     5dc7fcb848a51f29
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

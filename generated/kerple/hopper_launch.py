@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4dfb252bd3a77060
-#   text hash     337c1cb116d00726
+#   content hash  a6b678b41a8516c5
+#   text hash     1ebe6d20acf4868f
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4dfb252bd3a77060
-#   text hash     4285c9207064bb73
+#   content hash  a6b678b41a8516c5
+#   text hash     d922dd0a146e2b60
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

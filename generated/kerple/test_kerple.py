@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4dfb252bd3a77060
-#   text hash     32cfaa5a3f670114
+#   content hash  a6b678b41a8516c5
+#   text hash     b42c6c2179b05ca3
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

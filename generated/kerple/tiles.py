@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4dfb252bd3a77060
-#   text hash     18e8ea52e952c7eb
+#   content hash  a6b678b41a8516c5
+#   text hash     11ff5e1faa5b02f7
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  eeaec96643736e65
-#   text hash     d1a3b3b041af6053
+#   content hash  6e2e62a743fe2141
+#   text hash     7aef71c6d906abcc
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

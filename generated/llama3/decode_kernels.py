@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  eeaec96643736e65
-#   text hash     a7dfe831bfb22cfb
+#   content hash  6e2e62a743fe2141
+#   text hash     a34e8970b8689dec
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

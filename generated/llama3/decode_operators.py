@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  eeaec96643736e65
-#   text hash     4ac1bffefd02f81f
+#   content hash  6e2e62a743fe2141
+#   text hash     1d3f4eecfa69438e
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  eeaec96643736e65
-#   text hash     72cf31e217fa370f
+#   content hash  6e2e62a743fe2141
+#   text hash     04801a9081c9b25c
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

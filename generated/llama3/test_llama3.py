@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  eeaec96643736e65
-#   text hash     95b1d4bd3b67a179
+#   content hash  6e2e62a743fe2141
+#   text hash     cefb50a547a9fdea
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

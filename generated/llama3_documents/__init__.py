@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  328108552753d28d
-#   text hash     4c91ab3195aea82f
+#   content hash  1771745d6c18ccee
+#   text hash     3fc3b64c06e4411f
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  328108552753d28d
-#   text hash     9685618665d57b91
+#   content hash  1771745d6c18ccee
+#   text hash     c897ddd0834cd136
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

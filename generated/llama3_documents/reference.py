@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  328108552753d28d
-#   text hash     ff9a9b7fd2db76d2
+#   content hash  1771745d6c18ccee
+#   text hash     70c73b82601cc1fc
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f1f416143048e26d
-#   text hash     641a698cf37f57f3
+#   content hash  1044469a394fca8d
+#   text hash     26f6fd03079e1d3a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

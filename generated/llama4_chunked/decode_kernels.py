@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f1f416143048e26d
-#   text hash     c504ee053ab8ad4d
+#   content hash  1044469a394fca8d
+#   text hash     988860cf6974fae7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f1f416143048e26d
-#   text hash     b1fa83394aedde27
+#   content hash  1044469a394fca8d
+#   text hash     eddf4670d18a2f46
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f1f416143048e26d
-#   text hash     8b5cd0bd9c0d81f6
+#   content hash  1044469a394fca8d
+#   text hash     1d7a11cb29b6b316
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1290e8199150ebec
-#   text hash     468347d3481df1c6
+#   content hash  a98a9990fcba9bf3
+#   text hash     b358c829d19c8a03
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1290e8199150ebec
-#   text hash     a6966b577e223840
+#   content hash  a98a9990fcba9bf3
+#   text hash     ce4cc34f7c4dd907
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1290e8199150ebec
-#   text hash     0fac84cefe43cd33
+#   content hash  a98a9990fcba9bf3
+#   text hash     d7e7aeff77185738
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

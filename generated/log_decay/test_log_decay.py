@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1290e8199150ebec
-#   text hash     6d668f62f6844259
+#   content hash  a98a9990fcba9bf3
+#   text hash     4567d1db5942a4bd
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1290e8199150ebec
-#   text hash     eba43f8a425b584f
+#   content hash  a98a9990fcba9bf3
+#   text hash     ddf0e00bad752614
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

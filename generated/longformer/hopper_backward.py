@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a0803749027eb9f1
-#   text hash     0ebccd6ba8464dc7
+#   content hash  3700a6f3b9a42cfe
+#   text hash     53540f449f8222a1
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

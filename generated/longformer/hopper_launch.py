@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a0803749027eb9f1
-#   text hash     70f244592f2c0703
+#   content hash  3700a6f3b9a42cfe
+#   text hash     4ed7ecb71360a38e
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

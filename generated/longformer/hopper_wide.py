@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a0803749027eb9f1
-#   text hash     dfbbbaab8e5d6927
+#   content hash  3700a6f3b9a42cfe
+#   text hash     cb04cc66d18dc6e2
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

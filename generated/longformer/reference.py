@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a0803749027eb9f1
-#   text hash     69edbf0d2759e750
+#   content hash  3700a6f3b9a42cfe
+#   text hash     6b7fefa03209693f
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a0803749027eb9f1
-#   text hash     950734732dbbf309
+#   content hash  3700a6f3b9a42cfe
+#   text hash     99aa630353e94a2a
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

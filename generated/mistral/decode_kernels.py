@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  20839a57f79a0a54
-#   text hash     b2374f71872a1620
+#   content hash  9ccb4f8233f793e7
+#   text hash     b9ceb005d228fea2
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  20839a57f79a0a54
-#   text hash     ae58c674a17605de
+#   content hash  9ccb4f8233f793e7
+#   text hash     74a27c3df083a726
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  20839a57f79a0a54
-#   text hash     4ef3bf2b09d8ac22
+#   content hash  9ccb4f8233f793e7
+#   text hash     ce05541fec52fec4
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  20839a57f79a0a54
-#   text hash     d8721d8714f404f3
+#   content hash  9ccb4f8233f793e7
+#   text hash     080564eccdbee391
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

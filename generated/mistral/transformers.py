@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  20839a57f79a0a54
-#   text hash     76f77465f5c9d3b3
+#   content hash  9ccb4f8233f793e7
+#   text hash     db676d1a821b12e0
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

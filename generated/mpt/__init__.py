@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  49270f98a6381f45
-#   text hash     e1c53d7a377e5736
+#   content hash  8845aedf13a71f97
+#   text hash     50c8c9cca1fb4ca9
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  49270f98a6381f45
-#   text hash     83e6f07aba2852f5
+#   content hash  8845aedf13a71f97
+#   text hash     509fb2c98569d24d
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  49270f98a6381f45
-#   text hash     d9a55d1cc14f0b1e
+#   content hash  8845aedf13a71f97
+#   text hash     a992d7dd7e367a75
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

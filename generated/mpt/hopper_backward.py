@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  49270f98a6381f45
-#   text hash     1d5ce7e882cb8a44
+#   content hash  8845aedf13a71f97
+#   text hash     f31be310a29093b8
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  49270f98a6381f45
-#   text hash     06b76a1f452ca3da
+#   content hash  8845aedf13a71f97
+#   text hash     90bcc7c77d35ebcd
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  49270f98a6381f45
-#   text hash     3587616e69bb9eef
+#   content hash  8845aedf13a71f97
+#   text hash     bdec0e24a8dd1219
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  49270f98a6381f45
-#   text hash     48869a682498dcdb
+#   content hash  8845aedf13a71f97
+#   text hash     854d4481ed15ffb6
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3168df125c28ae53
-#   text hash     83ef67b9c0186bf5
+#   content hash  fdee1957caa15222
+#   text hash     d48cc29ac4cdf146
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3168df125c28ae53
-#   text hash     7572026231d67b3e
+#   content hash  fdee1957caa15222
+#   text hash     0cd1e9ff57d3cbb7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

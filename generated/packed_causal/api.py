@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2644fae500e53206
-#   text hash     9a5da90d11c89af7
+#   content hash  d53a5e71ee3f3060
+#   text hash     2314bbaacc4a3ba7
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2644fae500e53206
-#   text hash     a1287fbc80d70eb7
+#   content hash  d53a5e71ee3f3060
+#   text hash     748082af89429f0e
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

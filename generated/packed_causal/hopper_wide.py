@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2644fae500e53206
-#   text hash     d714150ddd100fd0
+#   content hash  d53a5e71ee3f3060
+#   text hash     ff2be14e50128bb5
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

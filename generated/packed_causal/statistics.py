@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2644fae500e53206
-#   text hash     c5c2722e3b95104b
+#   content hash  d53a5e71ee3f3060
+#   text hash     140dd4cb9677372d
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2644fae500e53206
-#   text hash     af3cb75f318d45a1
+#   content hash  d53a5e71ee3f3060
+#   text hash     9463032e99091a91
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

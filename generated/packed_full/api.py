@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cadd265529a02310
-#   text hash     6a6c07a7fd5412e4
+#   content hash  7eeef630251262f2
+#   text hash     a85d098ef2a206a2
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

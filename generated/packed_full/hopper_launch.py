@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cadd265529a02310
-#   text hash     f407881802abd3b2
+#   content hash  7eeef630251262f2
+#   text hash     7a3bcc56ec064f5f
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cadd265529a02310
-#   text hash     8f928537e1654700
+#   content hash  7eeef630251262f2
+#   text hash     519d60556d2c3d55
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

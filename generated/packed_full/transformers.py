@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cadd265529a02310
-#   text hash     7f56b5472ac5a2d5
+#   content hash  7eeef630251262f2
+#   text hash     802eeb296f06af7f
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

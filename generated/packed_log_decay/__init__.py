@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3a6b46e3f2ead742
-#   text hash     261f452194b4e70d
+#   content hash  838e15ad94514cec
+#   text hash     8cb690e06e5a6b11
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

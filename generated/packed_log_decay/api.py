@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3a6b46e3f2ead742
-#   text hash     26cc366e561aca6a
+#   content hash  838e15ad94514cec
+#   text hash     40ad1eb80e4b8c4f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3a6b46e3f2ead742
-#   text hash     02b88053b1280c6d
+#   content hash  838e15ad94514cec
+#   text hash     df9d295cda9f1e19
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3a6b46e3f2ead742
-#   text hash     042ace1332caf74f
+#   content hash  838e15ad94514cec
+#   text hash     73122930009ac083
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3a6b46e3f2ead742
-#   text hash     45892cae25a67dc0
+#   content hash  838e15ad94514cec
+#   text hash     e2a3282aa3566573
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

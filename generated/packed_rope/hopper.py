@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5aac1eb71ee3b963
-#   text hash     18889c78858bc6a9
+#   content hash  f967ecc09f8ac47c
+#   text hash     55b16754d9564159
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5aac1eb71ee3b963
-#   text hash     75a1973ee8da8d9d
+#   content hash  f967ecc09f8ac47c
+#   text hash     4a84f6e7233ff496
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5aac1eb71ee3b963
-#   text hash     73eaa66e6215159a
+#   content hash  f967ecc09f8ac47c
+#   text hash     40b9bed30cd998ce
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

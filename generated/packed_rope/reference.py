@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5aac1eb71ee3b963
-#   text hash     35d1a079632ff5ef
+#   content hash  f967ecc09f8ac47c
+#   text hash     8d86f82bc2133968
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5aac1eb71ee3b963
-#   text hash     af206bab1b733981
+#   content hash  f967ecc09f8ac47c
+#   text hash     f96cd66cdd96bb9f
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  25955e10e7392fce
-#   text hash     958505b57431c866
+#   content hash  59899976612caf3f
+#   text hash     fe9286a3e6f86013
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

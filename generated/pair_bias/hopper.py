@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  25955e10e7392fce
-#   text hash     fcc3bc97a8e9eb1c
+#   content hash  59899976612caf3f
+#   text hash     bab03eab85053e05
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  25955e10e7392fce
-#   text hash     7cca6cc976cee554
+#   content hash  59899976612caf3f
+#   text hash     c7d41284a0ed1bc9
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  25955e10e7392fce
-#   text hash     3ca2c736e7bb5c9e
+#   content hash  59899976612caf3f
+#   text hash     69b7e7e9f3e90c6f
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

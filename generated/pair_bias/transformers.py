@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  25955e10e7392fce
-#   text hash     7582231ce96c64c6
+#   content hash  59899976612caf3f
+#   text hash     070451ced196c003
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

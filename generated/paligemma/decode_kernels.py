@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  10fd7257e6d08321
-#   text hash     039a6acf5453a2c1
+#   content hash  dcf91e168b8124d2
+#   text hash     b538133bfad79b4b
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  10fd7257e6d08321
-#   text hash     cec77612e47fd873
+#   content hash  dcf91e168b8124d2
+#   text hash     9ccec81779ef7fbc
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  10fd7257e6d08321
-#   text hash     82919f3bb1daf71f
+#   content hash  dcf91e168b8124d2
+#   text hash     bd5f862ba1bfa9af
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

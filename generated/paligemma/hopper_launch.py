@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  10fd7257e6d08321
-#   text hash     55d44933140c2fb2
+#   content hash  dcf91e168b8124d2
+#   text hash     5303ec500d8ef784
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

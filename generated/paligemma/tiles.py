@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  10fd7257e6d08321
-#   text hash     ff7a8723ee824b56
+#   content hash  dcf91e168b8124d2
+#   text hash     6d3d33bc0dfe976a
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d7c85d00cb109729
-#   text hash     a466227aab7df40d
+#   content hash  11bd500b25fc1aed
+#   text hash     02331d1eb5b12ffb
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d7c85d00cb109729
-#   text hash     0e97add129cab63c
+#   content hash  11bd500b25fc1aed
+#   text hash     dcaa347d18f5bdc2
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d7c85d00cb109729
-#   text hash     7869920272ece2bc
+#   content hash  11bd500b25fc1aed
+#   text hash     fb2b7eef5c96d663
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d7c85d00cb109729
-#   text hash     38b2cbef9a7e2ea2
+#   content hash  11bd500b25fc1aed
+#   text hash     31c288cdcf5ca064
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

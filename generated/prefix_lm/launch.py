@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d7c85d00cb109729
-#   text hash     9491e1e2331535fa
+#   content hash  11bd500b25fc1aed
+#   text hash     00a70cbe0c33adad
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

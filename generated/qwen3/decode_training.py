@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  69ecd5fc54474667
-#   text hash     f1e741dd7909ca96
+#   content hash  fa6863d71d0d405b
+#   text hash     3ecd80bf8492f03f
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  69ecd5fc54474667
-#   text hash     09c136ca44ceb7bb
+#   content hash  fa6863d71d0d405b
+#   text hash     7719c3679a20814c
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

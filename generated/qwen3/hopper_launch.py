@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  69ecd5fc54474667
-#   text hash     25a5eee0b34a1715
+#   content hash  fa6863d71d0d405b
+#   text hash     57e257065b94581e
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

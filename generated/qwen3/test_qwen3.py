@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  69ecd5fc54474667
-#   text hash     635db96c2f5ad8f2
+#   content hash  fa6863d71d0d405b
+#   text hash     f4d6110efd8d8024
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  69ecd5fc54474667
-#   text hash     8e274c51fcfce970
+#   content hash  fa6863d71d0d405b
+#   text hash     06924ef5ad3075cd
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b99c927dc5d6038d
-#   text hash     904c2f6600345345
+#   content hash  77269953df0ae42d
+#   text hash     a306fdbd1359c21b
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b99c927dc5d6038d
-#   text hash     85f357c1afefa746
+#   content hash  77269953df0ae42d
+#   text hash     e8e007314693155c
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b99c927dc5d6038d
-#   text hash     14c78224c21cf750
+#   content hash  77269953df0ae42d
+#   text hash     c6d8bfb23f6d89b4
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

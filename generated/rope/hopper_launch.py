@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b99c927dc5d6038d
-#   text hash     8ad58435caf8b86e
+#   content hash  77269953df0ae42d
+#   text hash     eeaf440e0b73ce04
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b99c927dc5d6038d
-#   text hash     6739132cf2557fee
+#   content hash  77269953df0ae42d
+#   text hash     f59acf4bccb7b7d4
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

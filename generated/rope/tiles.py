@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b99c927dc5d6038d
-#   text hash     e1ddf6d02fc9a74d
+#   content hash  77269953df0ae42d
+#   text hash     9b45df26f57514bb
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ea992dcd4e2e37e2
-#   text hash     8ba00b142e192411
+#   content hash  f24cf189ecc2fc51
+#   text hash     23ba9cd8cf857858
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

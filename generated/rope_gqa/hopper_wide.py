@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ea992dcd4e2e37e2
-#   text hash     459502e45d5ec64e
+#   content hash  f24cf189ecc2fc51
+#   text hash     06c344c75cf91e0e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

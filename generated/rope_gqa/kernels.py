@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ea992dcd4e2e37e2
-#   text hash     3bd1dbbc52c851b8
+#   content hash  f24cf189ecc2fc51
+#   text hash     c4c7968577f22413
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

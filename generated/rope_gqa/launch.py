@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ea992dcd4e2e37e2
-#   text hash     5d9e5169b10c8b66
+#   content hash  f24cf189ecc2fc51
+#   text hash     6442c451e04c4c83
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

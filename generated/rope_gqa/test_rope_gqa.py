@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ea992dcd4e2e37e2
-#   text hash     33bdbc225c17cbe1
+#   content hash  f24cf189ecc2fc51
+#   text hash     7830a27040bece8a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

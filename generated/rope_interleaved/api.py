@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1b99c738c191845c
-#   text hash     5c1f621d9f80c738
+#   content hash  c6e7b40ce9349de5
+#   text hash     6d9b35e18134e18f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1b99c738c191845c
-#   text hash     8119b590d06aecad
+#   content hash  c6e7b40ce9349de5
+#   text hash     8fb7b95ebfda2546
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

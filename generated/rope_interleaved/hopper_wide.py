@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1b99c738c191845c
-#   text hash     a39ccf39b7b351f7
+#   content hash  c6e7b40ce9349de5
+#   text hash     188a88c077b47306
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1b99c738c191845c
-#   text hash     3325a2cb83945202
+#   content hash  c6e7b40ce9349de5
+#   text hash     590b868872bd0478
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

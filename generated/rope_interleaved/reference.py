@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1b99c738c191845c
-#   text hash     84cee2d875f01885
+#   content hash  c6e7b40ce9349de5
+#   text hash     dace85303fe1f23d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  30af22404dc07fff
-#   text hash     cf365b8276b21f42
+#   content hash  9e827daf94db77e3
+#   text hash     825c60cc309e4c4f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  30af22404dc07fff
-#   text hash     3e99a90df4066b78
+#   content hash  9e827daf94db77e3
+#   text hash     fe2cd6e3e2670dd5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

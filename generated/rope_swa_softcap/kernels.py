@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  30af22404dc07fff
-#   text hash     0ba3ae9c313e7b44
+#   content hash  9e827daf94db77e3
+#   text hash     9f3206d554fc782c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

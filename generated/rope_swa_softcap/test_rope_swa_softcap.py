@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  30af22404dc07fff
-#   text hash     ca4d62d04b0712fd
+#   content hash  9e827daf94db77e3
+#   text hash     de48b0eb3e6b1bbb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

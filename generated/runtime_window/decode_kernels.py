@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3741d8cf91316f6b
-#   text hash     56d1a3ff9c0918fe
+#   content hash  580a7cda85e82fe1
+#   text hash     8f4748f1028b2196
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3741d8cf91316f6b
-#   text hash     06e7d98d6e4724a3
+#   content hash  580a7cda85e82fe1
+#   text hash     e6bae5ccf69eb0b9
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

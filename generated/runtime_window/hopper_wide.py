@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3741d8cf91316f6b
-#   text hash     d375aa854c333b45
+#   content hash  580a7cda85e82fe1
+#   text hash     adcca816a29d26af
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

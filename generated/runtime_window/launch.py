@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3741d8cf91316f6b
-#   text hash     b909d5eb11fb6f43
+#   content hash  580a7cda85e82fe1
+#   text hash     2627d863c66fa817
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

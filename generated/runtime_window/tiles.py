@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3741d8cf91316f6b
-#   text hash     cf232f427405351d
+#   content hash  580a7cda85e82fe1
+#   text hash     5547afbb921c0d83
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  37fba46c897c9575
-#   text hash     ce457303f77fb79e
+#   content hash  9ea57f585919a752
+#   text hash     ab84680399879501
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

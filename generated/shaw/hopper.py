@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  37fba46c897c9575
-#   text hash     e7fa4d61d52edeac
+#   content hash  9ea57f585919a752
+#   text hash     326f9ebb7353e2f6
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  37fba46c897c9575
-#   text hash     6b037274a8507c29
+#   content hash  9ea57f585919a752
+#   text hash     a37d8e620b55d0c4
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

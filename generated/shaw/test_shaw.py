@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  37fba46c897c9575
-#   text hash     f2a2e27960080489
+#   content hash  9ea57f585919a752
+#   text hash     a62b1c8a396f6e6f
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

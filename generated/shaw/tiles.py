@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  37fba46c897c9575
-#   text hash     4a4ae50af3547018
+#   content hash  9ea57f585919a752
+#   text hash     f83a27cf9aeedeba
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

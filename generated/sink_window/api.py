@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2e7e9169195165ad
-#   text hash     ece95df94c05e299
+#   content hash  c02721dd4cff8564
+#   text hash     f6d9a350272e5b74
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2e7e9169195165ad
-#   text hash     f656f626d961099e
+#   content hash  c02721dd4cff8564
+#   text hash     b98bfa716b452fae
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

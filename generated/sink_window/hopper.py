@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2e7e9169195165ad
-#   text hash     2e9af1df8e0979cc
+#   content hash  c02721dd4cff8564
+#   text hash     5312328a9190f538
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

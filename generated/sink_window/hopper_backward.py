@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2e7e9169195165ad
-#   text hash     fc005b864f9c6b60
+#   content hash  c02721dd4cff8564
+#   text hash     8e507bc954ea18a2
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2e7e9169195165ad
-#   text hash     82c178865e6cdd16
+#   content hash  c02721dd4cff8564
+#   text hash     f163606d8e578f7b
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  06ad6c4071a716d7
-#   text hash     c93e5a07ef06cf73
+#   content hash  d284065033c8b151
+#   text hash     2bb6005f98991f47
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  06ad6c4071a716d7
-#   text hash     88748e4899a768fc
+#   content hash  d284065033c8b151
+#   text hash     1a89ddf08302342b
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

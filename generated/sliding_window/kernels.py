@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  06ad6c4071a716d7
-#   text hash     b090765cd90b69fe
+#   content hash  d284065033c8b151
+#   text hash     6598f62bc0526279
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  06ad6c4071a716d7
-#   text hash     63e137bc58c2ca2d
+#   content hash  d284065033c8b151
+#   text hash     fbc60f4d6d5b5a07
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7eaaacd7b0706ab9
-#   text hash     9bd1992291984626
+#   content hash  04eddf23ffb1c899
+#   text hash     a2764a04a4354ac6
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7eaaacd7b0706ab9
-#   text hash     e7809acf633fdf46
+#   content hash  04eddf23ffb1c899
+#   text hash     413ffe9093488b29
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7eaaacd7b0706ab9
-#   text hash     d0bb9dacb9098037
+#   content hash  04eddf23ffb1c899
+#   text hash     926a89840eb68e58
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

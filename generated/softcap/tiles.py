@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7eaaacd7b0706ab9
-#   text hash     4f23b939a3c267fc
+#   content hash  04eddf23ffb1c899
+#   text hash     8c3e82ff1dfd4b02
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7eaaacd7b0706ab9
-#   text hash     870b45752702839e
+#   content hash  04eddf23ffb1c899
+#   text hash     c19e01368ecee881
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

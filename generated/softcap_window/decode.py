@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b0f930dc1be3ad3a
-#   text hash     0af0e2574aba4224
+#   content hash  59228b8fec87a068
+#   text hash     f99d1e45e9a8e391
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

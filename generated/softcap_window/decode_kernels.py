@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b0f930dc1be3ad3a
-#   text hash     4863bfeb3c385155
+#   content hash  59228b8fec87a068
+#   text hash     85d108078fb98a6a
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b0f930dc1be3ad3a
-#   text hash     87f6f82d6b86ea82
+#   content hash  59228b8fec87a068
+#   text hash     10835f4fe7ac0e70
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b0f930dc1be3ad3a
-#   text hash     f22d3378467f180b
+#   content hash  59228b8fec87a068
+#   text hash     b3fa9097d5c8048a
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b0f930dc1be3ad3a
-#   text hash     e437bd671b70aa42
+#   content hash  59228b8fec87a068
+#   text hash     653b5f741fe5348b
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

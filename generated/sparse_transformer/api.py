@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8580bf5553994f73
-#   text hash     84ce3310b95b1906
+#   content hash  198358245d58a92a
+#   text hash     a2aa0a5dac3c16c0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8580bf5553994f73
-#   text hash     f7f9877c079d3020
+#   content hash  198358245d58a92a
+#   text hash     720292ca635a993a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

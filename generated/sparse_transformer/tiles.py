@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8580bf5553994f73
-#   text hash     69d882d0fce68730
+#   content hash  198358245d58a92a
+#   text hash     daede601185abd16
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

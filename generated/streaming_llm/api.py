@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ab66ffb8b46bb696
-#   text hash     5e7844593772fd0c
+#   content hash  1401d3139e17905e
+#   text hash     0fe3b3e77cbcc463
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

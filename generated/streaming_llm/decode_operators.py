@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ab66ffb8b46bb696
-#   text hash     4e88fdbe33c7cca8
+#   content hash  1401d3139e17905e
+#   text hash     9bf26ffad9b079e5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ab66ffb8b46bb696
-#   text hash     08e0d4f30404917d
+#   content hash  1401d3139e17905e
+#   text hash     93859c1ec7a0f0c9
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

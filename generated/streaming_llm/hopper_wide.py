@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ab66ffb8b46bb696
-#   text hash     c86c1d87e4bdab1c
+#   content hash  1401d3139e17905e
+#   text hash     1741853c7bc25d7f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ab66ffb8b46bb696
-#   text hash     8380c34b865521b1
+#   content hash  1401d3139e17905e
+#   text hash     3047371ff3c2f29b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

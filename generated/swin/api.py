@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  07cbaf1971d9fb63
-#   text hash     4264cb0fb67be67c
+#   content hash  1ab240cabad7c03b
+#   text hash     45e48e3f87dc9dac
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  07cbaf1971d9fb63
-#   text hash     8be8ae31b8042a0c
+#   content hash  1ab240cabad7c03b
+#   text hash     281fa28a5a69d78f
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

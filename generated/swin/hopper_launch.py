@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  07cbaf1971d9fb63
-#   text hash     b6873e58b5297394
+#   content hash  1ab240cabad7c03b
+#   text hash     52ca16973ee2f124
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  07cbaf1971d9fb63
-#   text hash     2ce212a702cd859a
+#   content hash  1ab240cabad7c03b
+#   text hash     d0840840f199cfe8
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

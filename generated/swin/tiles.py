@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  07cbaf1971d9fb63
-#   text hash     721a48ab55985e09
+#   content hash  1ab240cabad7c03b
+#   text hash     d44f61dee7d5392b
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b5b626bec87e8215
-#   text hash     83f9c06c360f3ca1
+#   content hash  1631b25c8642d5f4
+#   text hash     51bb58842ff3baad
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b5b626bec87e8215
-#   text hash     5d354bea7a3d0b54
+#   content hash  1631b25c8642d5f4
+#   text hash     d9e6e80a40e49e33
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

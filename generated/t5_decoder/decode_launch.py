@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b5b626bec87e8215
-#   text hash     27809db3c12f7b6e
+#   content hash  1631b25c8642d5f4
+#   text hash     3396af9dbbd5a1e7
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b5b626bec87e8215
-#   text hash     3d92ce481a1955fc
+#   content hash  1631b25c8642d5f4
+#   text hash     74a138ac505dc272
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

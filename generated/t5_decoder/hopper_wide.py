@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b5b626bec87e8215
-#   text hash     2a713dc8c13176c5
+#   content hash  1631b25c8642d5f4
+#   text hash     3adb2e2ee4a68680
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  68542f1c84b05a72
-#   text hash     a76d561973f6a217
+#   content hash  6fc98622cdd99625
+#   text hash     5e32c1ce874fab97
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

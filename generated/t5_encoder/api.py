@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  68542f1c84b05a72
-#   text hash     7208240098e47043
+#   content hash  6fc98622cdd99625
+#   text hash     fa43875ac3909888
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  68542f1c84b05a72
-#   text hash     87a4898a18b83e3d
+#   content hash  6fc98622cdd99625
+#   text hash     73de2290de58ccfb
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  68542f1c84b05a72
-#   text hash     85af9e429d769ab1
+#   content hash  6fc98622cdd99625
+#   text hash     d43da74f83bd58af
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

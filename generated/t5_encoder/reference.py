@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  68542f1c84b05a72
-#   text hash     14d5231f0b6508e0
+#   content hash  6fc98622cdd99625
+#   text hash     ba6134ed438322f0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

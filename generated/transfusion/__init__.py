@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  64ecc9d110d3b103
-#   text hash     d382ed3ef3dc3108
+#   content hash  7a8033d3259fa01b
+#   text hash     151e5f556c532126
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

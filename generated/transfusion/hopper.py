@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  64ecc9d110d3b103
-#   text hash     eef10a1856e92dff
+#   content hash  7a8033d3259fa01b
+#   text hash     6cec2589934dee00
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

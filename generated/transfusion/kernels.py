@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  64ecc9d110d3b103
-#   text hash     f5cff109dfc9072d
+#   content hash  7a8033d3259fa01b
+#   text hash     818739854397d6c5
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

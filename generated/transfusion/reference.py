@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  64ecc9d110d3b103
-#   text hash     c7c3959d25d740d8
+#   content hash  7a8033d3259fa01b
+#   text hash     77d118f2e413d12c
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  64ecc9d110d3b103
-#   text hash     c29fd97e568d50c4
+#   content hash  7a8033d3259fa01b
+#   text hash     9da0050deb263a5b
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

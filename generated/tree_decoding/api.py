@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c5a5785a0279c38e
-#   text hash     b673409c4806f764
+#   content hash  97cf1af8dece191b
+#   text hash     5ad6a12f93d6b29b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c5a5785a0279c38e
-#   text hash     e55aaa0d27fd5bb5
+#   content hash  97cf1af8dece191b
+#   text hash     d1f8d99ec72b1ae3
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c5a5785a0279c38e
-#   text hash     798a0c7d42aa5cdd
+#   content hash  97cf1af8dece191b
+#   text hash     3381467615a58287
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

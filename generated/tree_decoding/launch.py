@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c5a5785a0279c38e
-#   text hash     b554860f3d7907ec
+#   content hash  97cf1af8dece191b
+#   text hash     4a311f2d687b22d8
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

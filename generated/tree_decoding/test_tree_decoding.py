@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c5a5785a0279c38e
-#   text hash     55516f2e5c0f1252
+#   content hash  97cf1af8dece191b
+#   text hash     d21f3f958ed48011
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

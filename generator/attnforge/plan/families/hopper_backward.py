@@ -91,9 +91,7 @@ class Backward(Weights):
     def step(self) -> Step:
         """The function that handles one tile of queries."""
         results = ("at", "dk", "dv", *self.sums.carried)
-        rows = (*self._rows(self._scored), *self._scored, *self._masked, *self.sums.step)
-        start = ("q_start",) if "q_start" in reads(rows) else ()
-        own = (*results, "k_tiles", "v_tile", *start, "exchange", "queries")
+        own = (*results, "k_tiles", "v_tile", *self._start(self.sums.step), "exchange", "queries")
         constants = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "STAGES", "SCORES", "OUT", "WORKER")
         return Step("accumulate", results, own, self._given(own), constants, False, self._masks_all)
 
@@ -121,10 +119,6 @@ class Backward(Weights):
     def _head_loads(self) -> tuple[Statement, ...]:
         """What is loaded for each query head."""
         return tuple(map(self._laid_out, self.terms.loads("head")))
-
-    def _walked(self, loops: Loops, *before: Block) -> tuple[Block, ...]:
-        """The loops of those who make no scores, with what is loaded for a query head to find its tiles."""
-        return (*needed(self._head_loads, reads((*loops.range, *before))), *before, *loops.blocks)
 
     @property
     def _load_results(self) -> tuple[str, ...]:
@@ -242,9 +236,9 @@ class Backward(Weights):
     def loader(self) -> Role:
         """The warp that loads."""
         p = self.shared
-        loops = self._loops(lambda mixed, tail: Call(", ".join(self._load_results), "load_queries", self._load_taken))
         taken = self._packed(*(one for one in self._lse if isinstance(one, Bundle)))
-        body = (Statement("row_base", p.storage.head_rows), *self._walked(loops, *taken))
+        walk = self._walk(", ".join(self._load_results), "load_queries", self._load_taken, *taken)
+        body = (Statement("row_base", p.storage.head_rows), *walk)
         tiles = ("q_desc", "k_desc", "v_desc", "dout_desc")
         given = ("keys", "turns", "queries", *tiles, *(("come",) if self.cut else ()))
         read = {"lse_ptr", "delta_ptr", "taken_ptr", "items", "k_len", *reads(hopper_copies.keys(p))}
@@ -261,9 +255,13 @@ class Backward(Weights):
             "counted", (Statement("sum_tile", self._sum_tile), *body), read, given, constants, fixed=fixed
         )
 
-    def _walk(self, results: str, function: str, taken: tuple[str, ...]) -> tuple[Block, ...]:
-        """A walk over the same tiles in the same order, with a call for each that masks nothing."""
-        return self._walked(self._loops(lambda mixed, tail: Call(results, function, taken)))
+    def _walk(self, results: str, function: str, taken: tuple[str, ...], *before: Block) -> tuple[Block, ...]:
+        """A walk of those who make no scores: over the same tiles in the same order, with the same call for each.
+
+        In front of it stands what is loaded for a query head to find its tiles, and what comes `before`.
+        """
+        loops = self._loops(lambda mixed, tail: Call(results, function, taken))
+        return (*needed(self._head_loads, reads((*loops.range, *before))), *before, *loops.blocks)
 
     @property
     def _share_tile(self) -> str:

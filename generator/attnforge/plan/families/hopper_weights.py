@@ -63,6 +63,11 @@ class Weights:
         """The rows of a tile of queries, as far as some blocks need them."""
         return tuple(map(self._laid_out, needed(programs.rows(self.shared.analysis, "q"), reads(blocks))))
 
+    def _start(self, more: Iterable[Block] = ()) -> tuple[str, ...]:
+        """The name of a tile's first query, where weights read it, or something `more` does."""
+        read = reads((*self._rows(self._scored), *self._scored, *self._masked, *more))
+        return ("q_start",) if "q_start" in read else ()
+
     @property
     def _scored(self) -> tuple[Statement, ...]:
         """The statements from a product of keys and queries to the score."""

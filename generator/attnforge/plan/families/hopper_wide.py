@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..parameters import Kernel, Parameter, Step
-from ..statements import Block, Statement, names, reads
+from ..statements import Block, Statement, names
 from .hopper_backward import Backward
 from .partition import Role
 
@@ -35,10 +35,8 @@ class Wide(Backward):
     def step(self) -> Step:
         """The function that handles one tile of queries for dV."""
         results = ("at", "dv")
-        rows = (*self._rows(self._scored), *self._scored, *self._masked)
-        start = ("q_start",) if "q_start" in reads(rows) else ()
         constants = ("D", "BLOCK_M", "STAGES", "SCORES", "OUT")
-        own = (*results, "k_tile", *start, "queries", "exchange")
+        own = (*results, "k_tile", *self._start(), "queries", "exchange")
         return Step("weigh", results, own, self._given(own), constants, False, self._masks_all)
 
     @property

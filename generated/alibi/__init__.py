@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  df00370247e10fad
-#   text hash     50cd4af46b2b20ff
+#   content hash  260ed02dcf42aacd
+#   text hash     a31ae55331bc3cab
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  df00370247e10fad
-#   text hash     8c9dd4b2015a9be4
+#   content hash  260ed02dcf42aacd
+#   text hash     f0239d8b20c13fb9
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

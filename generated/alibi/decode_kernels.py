@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  df00370247e10fad
-#   text hash     110902b1c4133792
+#   content hash  260ed02dcf42aacd
+#   text hash     2a63ebaaa5dcc571
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

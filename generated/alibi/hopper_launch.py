@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  df00370247e10fad
-#   text hash     cb0ac58345c2fda6
+#   content hash  260ed02dcf42aacd
+#   text hash     0a5cb86aff05b250
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  df00370247e10fad
-#   text hash     c6a19c55057f16b8
+#   content hash  260ed02dcf42aacd
+#   text hash     3ba31a6c5925f7f8
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

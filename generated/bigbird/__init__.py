@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  db3ff4b7b7de10c1
-#   text hash     0393bfe30dad78b0
+#   content hash  b96bc81594aef7d8
+#   text hash     9fafb4171b72c363
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  db3ff4b7b7de10c1
-#   text hash     830f9ba17342d02e
+#   content hash  b96bc81594aef7d8
+#   text hash     72c4066dac5097bc
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

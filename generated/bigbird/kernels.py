@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  db3ff4b7b7de10c1
-#   text hash     f73ccb4a8d89daeb
+#   content hash  b96bc81594aef7d8
+#   text hash     34bf2c0a5c435800
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

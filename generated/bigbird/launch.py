@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  db3ff4b7b7de10c1
-#   text hash     06cd73780cd0b5f6
+#   content hash  b96bc81594aef7d8
+#   text hash     29c24eb80bbbfd78
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  db3ff4b7b7de10c1
-#   text hash     8e48ce447cc3c033
+#   content hash  b96bc81594aef7d8
+#   text hash     ea8cf60e7f10ee00
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

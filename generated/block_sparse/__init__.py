@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  daabdc982b3e3758
-#   text hash     fc6a8aae9834ef59
+#   content hash  f7292a7510425f03
+#   text hash     d7a91bc2ddfdc746
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  daabdc982b3e3758
-#   text hash     b15bf9dd8feae2e4
+#   content hash  f7292a7510425f03
+#   text hash     ea2d738578e9126b
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  daabdc982b3e3758
-#   text hash     0569efd792d1b3f4
+#   content hash  f7292a7510425f03
+#   text hash     190668c0eb627a7c
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  daabdc982b3e3758
-#   text hash     69b314c7bfa347dc
+#   content hash  f7292a7510425f03
+#   text hash     0154ce5e00e269d6
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  daabdc982b3e3758
-#   text hash     2177b262c8ef099f
+#   content hash  f7292a7510425f03
+#   text hash     b73dd42bf3aecd96
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5460e3077e8be69a
-#   text hash     ed5593cb33f9dfd6
+#   content hash  7d789ec1ee17d59e
+#   text hash     fb559240f0dfee89
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5460e3077e8be69a
-#   text hash     30bfc12c53bc6f46
+#   content hash  7d789ec1ee17d59e
+#   text hash     2f96e15feda84ad3
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

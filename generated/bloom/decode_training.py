@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5460e3077e8be69a
-#   text hash     fc32a841c824a73d
+#   content hash  7d789ec1ee17d59e
+#   text hash     af3cee66282517e1
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

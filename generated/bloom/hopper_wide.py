@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5460e3077e8be69a
-#   text hash     1aae6958e2bfd4fb
+#   content hash  7d789ec1ee17d59e
+#   text hash     9b73eed36dae3980
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

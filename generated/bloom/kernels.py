@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5460e3077e8be69a
-#   text hash     501dbf11c02368f8
+#   content hash  7d789ec1ee17d59e
+#   text hash     eec77875e45ebf0c
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6992b6de3e9c003d
-#   text hash     ca2bab0619a77d66
+#   content hash  1445e722a70e59d5
+#   text hash     b2847563aebec7c7
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

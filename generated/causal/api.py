@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6992b6de3e9c003d
-#   text hash     d871f7d4173b23e5
+#   content hash  1445e722a70e59d5
+#   text hash     738ac8d02640a9ab
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6992b6de3e9c003d
-#   text hash     c58ad597f5ee345c
+#   content hash  1445e722a70e59d5
+#   text hash     6d59395285e1e3b5
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6992b6de3e9c003d
-#   text hash     4b82b7966c177796
+#   content hash  1445e722a70e59d5
+#   text hash     e2dfd2cf173274d0
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6992b6de3e9c003d
-#   text hash     77bb1270874a7f78
+#   content hash  1445e722a70e59d5
+#   text hash     9a0b77f7e7473f9e
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

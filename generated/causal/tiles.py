@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6992b6de3e9c003d
-#   text hash     45a93a0b6cc7f955
+#   content hash  1445e722a70e59d5
+#   text hash     ab14c8ce7ce09844
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  df0ae6d5cb8609bc
-#   text hash     d09bbb01dadf38f8
+#   content hash  b03b9b35350159b5
+#   text hash     e4bac9bd93d8211e
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

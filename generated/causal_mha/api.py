@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  df0ae6d5cb8609bc
-#   text hash     18229eadf6f40e7e
+#   content hash  b03b9b35350159b5
+#   text hash     bb9417fe4fa261d7
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

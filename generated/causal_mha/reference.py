@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  df0ae6d5cb8609bc
-#   text hash     886b44ebc402a191
+#   content hash  b03b9b35350159b5
+#   text hash     f7bde92e466dd57e
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  df0ae6d5cb8609bc
-#   text hash     69894563fa5e71ac
+#   content hash  b03b9b35350159b5
+#   text hash     4eb7855237e2c44c
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  df0ae6d5cb8609bc
-#   text hash     a209d585293588c5
+#   content hash  b03b9b35350159b5
+#   text hash     fb4dd17b09d5021f
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d9b7695e43b58249
-#   text hash     f22f5318c1d90f03
+#   content hash  fb96d343c63d23bf
+#   text hash     b37a56c3e2afd5a2
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -181,12 +181,12 @@ def accumulate(
     mbarrier.wait(dout_ready.index(stage), phase)
     weighing = values_product(v_tile, dout_tile, zeros)
     score = warpgroup_mma_wait(1, [scoring])
+    if mixed:
+        keep = (k_pos < k_len)[:, None]
+        score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
-    if mixed:
-        keep = (k_pos < k_len)[:, None]
-        p = tl.where(keep, p, 0.0)
     dp = warpgroup_mma_wait(0, [weighing])
     # [BLOCK_M]
     delta = delta_buffer.index(stage).load(gl.SliceLayout(0, SCORES))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d9b7695e43b58249
-#   text hash     c6fb073824412a20
+#   content hash  fb96d343c63d23bf
+#   text hash     a89edda670453705
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

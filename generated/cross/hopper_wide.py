@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d9b7695e43b58249
-#   text hash     00135e688a29a2eb
+#   content hash  fb96d343c63d23bf
+#   text hash     ef63d7deb2ca4aa2
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -107,12 +107,12 @@ def weigh(
     scoring = score_product(k_tile, q_tile, zeros, D, ADDS=False)
     mbarrier.wait(dout_ready.index(stage), phase)
     score = warpgroup_mma_wait(0, [scoring])
+    if mixed:
+        keep = (k_pos < k_len)[:, None]
+        score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
-    if mixed:
-        keep = (k_pos < k_len)[:, None]
-        p = tl.where(keep, p, 0.0)
     mbarrier.wait(weights_free, at & 1 ^ 1)
     weights.store(by_threads(p))
     mbarrier.arrive(weights_ready, count=1)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d9b7695e43b58249
-#   text hash     c787058cd7bfaf7b
+#   content hash  fb96d343c63d23bf
+#   text hash     42db40541be4bb37
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d9b7695e43b58249
-#   text hash     4cc665df7b902581
+#   content hash  fb96d343c63d23bf
+#   text hash     9c47770f0656e09e
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

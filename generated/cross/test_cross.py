@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d9b7695e43b58249
-#   text hash     69a081b8acd1ac9b
+#   content hash  fb96d343c63d23bf
+#   text hash     1e9e5925de5bce36
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d9b7695e43b58249
-#   text hash     62a0427490a63be4
+#   content hash  fb96d343c63d23bf
+#   text hash     b5292063e09c9149
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

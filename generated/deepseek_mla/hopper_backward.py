@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c8c8d9c3a55ee8c8
-#   text hash     a20c4a4f4ba83aa4
+#   content hash  ec7efe540af59d62
+#   text hash     848c963b86be2941
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

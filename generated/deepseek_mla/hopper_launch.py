@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c8c8d9c3a55ee8c8
-#   text hash     ec1b5a5755a95abf
+#   content hash  ec7efe540af59d62
+#   text hash     2bc14246f58e5ec5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

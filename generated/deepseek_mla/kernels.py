@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c8c8d9c3a55ee8c8
-#   text hash     3865a85d925af9b7
+#   content hash  ec7efe540af59d62
+#   text hash     df5fe982f253c8cf
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

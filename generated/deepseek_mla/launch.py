@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c8c8d9c3a55ee8c8
-#   text hash     1234141346ffc112
+#   content hash  ec7efe540af59d62
+#   text hash     101b4da5696524c4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c8c8d9c3a55ee8c8
-#   text hash     79065f36ba6bd24d
+#   content hash  ec7efe540af59d62
+#   text hash     a1f95688b2fbf3e6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  29d608959e521b1e
-#   text hash     ba326ce0663bccdf
+#   content hash  de9f335ccd764ca4
+#   text hash     b50596ff30f774e0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  29d608959e521b1e
-#   text hash     63d95cf38e40b211
+#   content hash  de9f335ccd764ca4
+#   text hash     0702b7d6cd10c4ad
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

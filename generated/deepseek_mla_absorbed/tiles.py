@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  29d608959e521b1e
-#   text hash     f61fa418a2eb85d2
+#   content hash  de9f335ccd764ca4
+#   text hash     e5451bbc03e15b54
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

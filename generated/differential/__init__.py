@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bcb7aa7b9bd75594
-#   text hash     53e5174441ffdbb3
+#   content hash  e5d686a0ba3dd74a
+#   text hash     e11b128392b539ea
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

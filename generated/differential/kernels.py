@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bcb7aa7b9bd75594
-#   text hash     24d819e51ee38f4f
+#   content hash  e5d686a0ba3dd74a
+#   text hash     4af894563f1d9a63
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bcb7aa7b9bd75594
-#   text hash     b5cb834941573d33
+#   content hash  e5d686a0ba3dd74a
+#   text hash     159c19daba067017
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bcb7aa7b9bd75594
-#   text hash     a55f969fbd10340c
+#   content hash  e5d686a0ba3dd74a
+#   text hash     4bf7745dd4023806
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

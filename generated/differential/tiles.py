@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bcb7aa7b9bd75594
-#   text hash     69ffe6157310c71b
+#   content hash  e5d686a0ba3dd74a
+#   text hash     c89107d50d0e106c
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9890d2d1fee29464
-#   text hash     a5f9d30e1f4b203b
+#   content hash  2e723b061e53e0a3
+#   text hash     b0a557eb2bbd683d
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9890d2d1fee29464
-#   text hash     5e5ca1b6f228d4b0
+#   content hash  2e723b061e53e0a3
+#   text hash     f3a5294f763b2cdb
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9890d2d1fee29464
-#   text hash     875101f3f8280d19
+#   content hash  2e723b061e53e0a3
+#   text hash     ea071e0e34efba3b
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9890d2d1fee29464
-#   text hash     3d4033fce838ac1f
+#   content hash  2e723b061e53e0a3
+#   text hash     1059c9c9a0197e20
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9890d2d1fee29464
-#   text hash     84a3fa051b3034dc
+#   content hash  2e723b061e53e0a3
+#   text hash     1c46b0c45eb56ebb
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

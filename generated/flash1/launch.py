@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  614f7649be9da856
-#   text hash     d8f25904e23a7d0d
+#   content hash  6273139a1932f366
+#   text hash     90a6dff2f88f40c8
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  614f7649be9da856
-#   text hash     eafeed85938db104
+#   content hash  6273139a1932f366
+#   text hash     e73029fb25eb9f62
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

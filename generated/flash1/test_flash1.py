@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  614f7649be9da856
-#   text hash     a08451f87d2b5420
+#   content hash  6273139a1932f366
+#   text hash     c9949ff3371ea847
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ebe76fb9cacaccf2
-#   text hash     09516002b15d0141
+#   content hash  fec0c03796a9c781
+#   text hash     fb1ce60c558d1d1d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ebe76fb9cacaccf2
-#   text hash     a2f8eb741bfc0884
+#   content hash  fec0c03796a9c781
+#   text hash     2be9977b34ba270b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ebe76fb9cacaccf2
-#   text hash     8e76e54cc1cce833
+#   content hash  fec0c03796a9c781
+#   text hash     fbd49432304a73c9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ebe76fb9cacaccf2
-#   text hash     2a0387618e65d36a
+#   content hash  fec0c03796a9c781
+#   text hash     eca1532987177834
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

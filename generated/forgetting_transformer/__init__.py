@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7a7bc62edcac63c5
-#   text hash     e05cfb9f642fe385
+#   content hash  70f8b8cc7ef5b0f5
+#   text hash     7a2005e092a6119d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

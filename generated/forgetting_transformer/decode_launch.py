@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7a7bc62edcac63c5
-#   text hash     1f49f04167f5a2a3
+#   content hash  70f8b8cc7ef5b0f5
+#   text hash     de60eb0d87ea1a43
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

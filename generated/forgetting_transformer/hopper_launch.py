@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7a7bc62edcac63c5
-#   text hash     c137863e5a9bd902
+#   content hash  70f8b8cc7ef5b0f5
+#   text hash     48752929c5beb28b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7a7bc62edcac63c5
-#   text hash     870d26532cdcb310
+#   content hash  70f8b8cc7ef5b0f5
+#   text hash     85eee92626a82f02
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

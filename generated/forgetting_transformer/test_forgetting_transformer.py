@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7a7bc62edcac63c5
-#   text hash     65527465f75e7696
+#   content hash  70f8b8cc7ef5b0f5
+#   text hash     50924494c72fc03d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1a90a53dee75dc47
-#   text hash     f5b0bf3205f89921
+#   content hash  3c2359f4fac78fe6
+#   text hash     a359c93affef933e
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

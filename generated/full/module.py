@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1a90a53dee75dc47
-#   text hash     ac2487375bab69cf
+#   content hash  3c2359f4fac78fe6
+#   text hash     f36609cba144b14d
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

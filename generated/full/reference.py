@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1a90a53dee75dc47
-#   text hash     2b1e97065f0d6ce1
+#   content hash  3c2359f4fac78fe6
+#   text hash     3f953046815135ec
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

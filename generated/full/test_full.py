@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1a90a53dee75dc47
-#   text hash     3165c30b45676421
+#   content hash  3c2359f4fac78fe6
+#   text hash     b6a081366da6932b
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

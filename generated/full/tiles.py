@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1a90a53dee75dc47
-#   text hash     ec6557ff3ced92a8
+#   content hash  3c2359f4fac78fe6
+#   text hash     efa4285bccbd8614
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

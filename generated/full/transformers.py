@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1a90a53dee75dc47
-#   text hash     8dc1c173808a29f4
+#   content hash  3c2359f4fac78fe6
+#   text hash     30ee7e921f5447b9
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

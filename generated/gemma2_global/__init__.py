@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bfb24015efb73541
-#   text hash     5d77b85348cae14d
+#   content hash  a21dd9b8354a97fd
+#   text hash     51363e82a65aea7d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

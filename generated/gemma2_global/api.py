@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bfb24015efb73541
-#   text hash     3593420cf5ee0f62
+#   content hash  a21dd9b8354a97fd
+#   text hash     66ef8b6ba5c4cdc5
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

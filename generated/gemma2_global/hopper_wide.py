@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bfb24015efb73541
-#   text hash     d96bad4e35a37f66
+#   content hash  a21dd9b8354a97fd
+#   text hash     49cc640355669355
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -111,9 +111,6 @@ def weigh(
     part0 = tanh(score, scale / 50.0)
     slope0 = 1.0 - part0 * part0
     score = part0
-    # [BLOCK_M]
-    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
-    p = tl.exp2(score * (50.0 * LOG2E) - lse[None, :])  # [64, BLOCK_M]
     if mixed:
         # [BLOCK_M]
         row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
@@ -121,8 +118,11 @@ def weigh(
         keep = (row < q_len)[None, :]
         distance = apart(q_pos[None, :] - k_pos[:, None])
         keep &= distance >= 0  # causal
-        p = tl.where(keep, p, 0.0)
+        score = tl.where(keep, score, float("-inf"))
         slope0 = tl.where(keep, slope0, 0.0)
+    # [BLOCK_M]
+    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
+    p = tl.exp2(score * (50.0 * LOG2E) - lse[None, :])  # [64, BLOCK_M]
     ds = p  # by dP - delta
     ds = ds * slope0
     mbarrier.wait(weights_free, at & 1 ^ 1)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bfb24015efb73541
-#   text hash     460756f12da30185
+#   content hash  a21dd9b8354a97fd
+#   text hash     f8bd398975b93ad4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bfb24015efb73541
-#   text hash     019aa0d01c47ad4b
+#   content hash  a21dd9b8354a97fd
+#   text hash     104100789bece262
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bfb24015efb73541
-#   text hash     fecfe696f446f633
+#   content hash  a21dd9b8354a97fd
+#   text hash     af7db1d27ecc5290
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a8e9feb76e7bc5c8
-#   text hash     751d6fd707e53f23
+#   content hash  47c5d1ee017eef6c
+#   text hash     75610be13dd6973a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

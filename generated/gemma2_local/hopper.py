@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a8e9feb76e7bc5c8
-#   text hash     4296303e16ac30cc
+#   content hash  47c5d1ee017eef6c
+#   text hash     3d6d4e11d3640818
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

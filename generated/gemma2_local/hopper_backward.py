@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a8e9feb76e7bc5c8
-#   text hash     b20381ce89b23f30
+#   content hash  47c5d1ee017eef6c
+#   text hash     6c3244d034d19d86
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

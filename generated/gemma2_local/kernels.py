@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a8e9feb76e7bc5c8
-#   text hash     2cb71d6e3bd0ea4f
+#   content hash  47c5d1ee017eef6c
+#   text hash     ced497dca7ba2903
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

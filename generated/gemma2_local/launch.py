@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a8e9feb76e7bc5c8
-#   text hash     bc77df3614976a1a
+#   content hash  47c5d1ee017eef6c
+#   text hash     e602186106cb69e2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

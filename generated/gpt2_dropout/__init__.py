@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9caa850b412c6595
-#   text hash     19dc18d55351d4db
+#   content hash  83eb6d3a33c78446
+#   text hash     2e6674f21e68a1a2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9caa850b412c6595
-#   text hash     d5704efbde9a6711
+#   content hash  83eb6d3a33c78446
+#   text hash     f0053f2f9b95f858
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9caa850b412c6595
-#   text hash     56e326288a545449
+#   content hash  83eb6d3a33c78446
+#   text hash     fe92bec987cc6c6d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

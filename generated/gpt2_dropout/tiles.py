@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9caa850b412c6595
-#   text hash     9bdec41532c20dfd
+#   content hash  83eb6d3a33c78446
+#   text hash     02dee2d05a077f6c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

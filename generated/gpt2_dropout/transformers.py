@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9caa850b412c6595
-#   text hash     42c51ee24a4ed53c
+#   content hash  83eb6d3a33c78446
+#   text hash     4b02d0db69fe7648
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

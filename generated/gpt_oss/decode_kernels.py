@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c49ab94d14819b15
-#   text hash     d7abfc586cc6c358
+#   content hash  70d1caef869a54f6
+#   text hash     2b121d9be7caba3c
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

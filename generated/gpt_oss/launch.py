@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c49ab94d14819b15
-#   text hash     776c3cf19d0112ae
+#   content hash  70d1caef869a54f6
+#   text hash     8db7c40794c20b00
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

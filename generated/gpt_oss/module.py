@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c49ab94d14819b15
-#   text hash     5a15bbb83c33d607
+#   content hash  70d1caef869a54f6
+#   text hash     87035d7886582727
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c49ab94d14819b15
-#   text hash     569fdd5e8b2712af
+#   content hash  70d1caef869a54f6
+#   text hash     d060850472eceb9e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

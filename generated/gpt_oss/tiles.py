@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c49ab94d14819b15
-#   text hash     04553e6750d914dd
+#   content hash  70d1caef869a54f6
+#   text hash     fc1b1940fcf3933b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e406c6b36efe681c
-#   text hash     88056b4c3bbfc095
+#   content hash  932a3665c32d67d4
+#   text hash     42e7888a0b96ee61
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e406c6b36efe681c
-#   text hash     f5335dd3e33b60fc
+#   content hash  932a3665c32d67d4
+#   text hash     0bc513ce1b129b49
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

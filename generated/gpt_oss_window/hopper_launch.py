@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e406c6b36efe681c
-#   text hash     2fbd71e7915d2809
+#   content hash  932a3665c32d67d4
+#   text hash     e1962b5d43562c5c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

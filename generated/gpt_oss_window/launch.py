@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e406c6b36efe681c
-#   text hash     87c2c6e24c6050f6
+#   content hash  932a3665c32d67d4
+#   text hash     83b10fb8977be148
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e406c6b36efe681c
-#   text hash     55b87b9f68ef0870
+#   content hash  932a3665c32d67d4
+#   text hash     7da5445317573051
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a6b678b41a8516c5
-#   text hash     5dc7fcb848a51f29
+#   content hash  c50a4cde72565fa8
+#   text hash     85b61277aae1ed8e
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

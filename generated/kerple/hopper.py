@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a6b678b41a8516c5
-#   text hash     7a4caeaf2f28dbbe
+#   content hash  c50a4cde72565fa8
+#   text hash     47909e456b74787f
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

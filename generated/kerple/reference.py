@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a6b678b41a8516c5
-#   text hash     00f2ae1c2a1b9095
+#   content hash  c50a4cde72565fa8
+#   text hash     621e0945b5dc470e
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

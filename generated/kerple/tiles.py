@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a6b678b41a8516c5
-#   text hash     11ff5e1faa5b02f7
+#   content hash  c50a4cde72565fa8
+#   text hash     a449326c1dba898e
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6e2e62a743fe2141
-#   text hash     1960a7aa556dadfc
+#   content hash  8ee4be29c043e0bb
+#   text hash     41e867b6b76461bd
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

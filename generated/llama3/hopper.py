@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6e2e62a743fe2141
-#   text hash     65162316496810bc
+#   content hash  8ee4be29c043e0bb
+#   text hash     171eed8f5927ace2
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

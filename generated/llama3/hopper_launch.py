@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6e2e62a743fe2141
-#   text hash     1f5eeeb70df256e6
+#   content hash  8ee4be29c043e0bb
+#   text hash     6047c30d94102817
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

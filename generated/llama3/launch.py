@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6e2e62a743fe2141
-#   text hash     04801a9081c9b25c
+#   content hash  8ee4be29c043e0bb
+#   text hash     57a358aa20eabfe3
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6e2e62a743fe2141
-#   text hash     cefb50a547a9fdea
+#   content hash  8ee4be29c043e0bb
+#   text hash     a0b446a2d29d77df
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

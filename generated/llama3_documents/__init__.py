@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1771745d6c18ccee
-#   text hash     3fc3b64c06e4411f
+#   content hash  4b85700bae55b924
+#   text hash     e5699624c6a8d898
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

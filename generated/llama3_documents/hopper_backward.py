@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1771745d6c18ccee
-#   text hash     60c9c8cd71f7b62f
+#   content hash  4b85700bae55b924
+#   text hash     650d448498ce1d22
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -163,9 +163,6 @@ def accumulate(
     mbarrier.wait(dout_ready.index(stage), phase)
     weighing = warpgroup_mma(v_tile, dout_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
     score = warpgroup_mma_wait(1, [scoring])
-    # [BLOCK_M]
-    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
-    p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     if mixed:
         # [BLOCK_M]
         row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
@@ -174,7 +171,10 @@ def accumulate(
         distance = apart(q_pos[None, :] - k_pos[:, None])
         keep = distance >= 0  # causal
         keep &= in_q_segments_q[None, :] == in_k_segments_k[:, None]  # segments
-        p = tl.where(keep, p, 0.0)
+        score = tl.where(keep, score, float("-inf"))
+    # [BLOCK_M]
+    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
+    p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     dp = warpgroup_mma_wait(0, [weighing])
     # [BLOCK_M]
     delta = delta_buffer.index(stage).load(gl.SliceLayout(0, SCORES))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1771745d6c18ccee
-#   text hash     8dd430617935f42f
+#   content hash  4b85700bae55b924
+#   text hash     c781f42233e971ff
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1771745d6c18ccee
-#   text hash     bd67660f79230d65
+#   content hash  4b85700bae55b924
+#   text hash     03e04796559beb8f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

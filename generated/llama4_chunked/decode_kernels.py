@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1044469a394fca8d
-#   text hash     988860cf6974fae7
+#   content hash  2ee96d6fc6959947
+#   text hash     999252f1fdb8ac5a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

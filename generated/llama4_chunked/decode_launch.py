@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1044469a394fca8d
-#   text hash     aacbf96f8a94bf00
+#   content hash  2ee96d6fc6959947
+#   text hash     a7e21872d9134a02
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1044469a394fca8d
-#   text hash     eddf4670d18a2f46
+#   content hash  2ee96d6fc6959947
+#   text hash     f3afda09957a7b07
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

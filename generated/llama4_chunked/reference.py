@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1044469a394fca8d
-#   text hash     a93c58105b68afae
+#   content hash  2ee96d6fc6959947
+#   text hash     d711e62a9fec44af
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1044469a394fca8d
-#   text hash     88b44ae310f2dc3c
+#   content hash  2ee96d6fc6959947
+#   text hash     59262a539c70bcdf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a98a9990fcba9bf3
-#   text hash     e9d80c387e3ec46e
+#   content hash  c8c23d40081953b2
+#   text hash     bab175cc267e206a
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a98a9990fcba9bf3
-#   text hash     73b5c6700cf4cdc2
+#   content hash  c8c23d40081953b2
+#   text hash     fcfad6155cc4c3b6
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a98a9990fcba9bf3
-#   text hash     a94290dda94b3e10
+#   content hash  c8c23d40081953b2
+#   text hash     bcbbe4abe56f6323
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a98a9990fcba9bf3
-#   text hash     4567d1db5942a4bd
+#   content hash  c8c23d40081953b2
+#   text hash     08a9ee389e6b5f30
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

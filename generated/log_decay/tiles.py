@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a98a9990fcba9bf3
-#   text hash     ddf0e00bad752614
+#   content hash  c8c23d40081953b2
+#   text hash     bf5dd48a5d670abf
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

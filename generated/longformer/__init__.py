@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3700a6f3b9a42cfe
-#   text hash     d1d5220a15f29c89
+#   content hash  de03fff66a98c2ef
+#   text hash     d14419e134111f32
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3700a6f3b9a42cfe
-#   text hash     af22049b52a1f008
+#   content hash  de03fff66a98c2ef
+#   text hash     8ab6ef62bb159566
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

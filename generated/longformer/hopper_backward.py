@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3700a6f3b9a42cfe
-#   text hash     53540f449f8222a1
+#   content hash  de03fff66a98c2ef
+#   text hash     4a29c546c2cbc17f
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -160,9 +160,6 @@ def accumulate(
     mbarrier.wait(dout_ready.index(stage), phase)
     weighing = warpgroup_mma(v_tile, dout_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
     score = warpgroup_mma_wait(1, [scoring])
-    # [BLOCK_M]
-    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
-    p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     if mixed:
         # [BLOCK_M]
         row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
@@ -172,7 +169,10 @@ def accumulate(
         keep &= (
             (tl.abs(distance) <= 256) | (q_pos[None, :] < 16) | (k_pos[:, None] < 16)
         )  # any(abs(q - k) <= 256, global_tokens)
-        p = tl.where(keep, p, 0.0)
+        score = tl.where(keep, score, float("-inf"))
+    # [BLOCK_M]
+    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
+    p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     dp = warpgroup_mma_wait(0, [weighing])
     # [BLOCK_M]
     delta = delta_buffer.index(stage).load(gl.SliceLayout(0, SCORES))

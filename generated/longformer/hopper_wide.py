@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3700a6f3b9a42cfe
-#   text hash     cb04cc66d18dc6e2
+#   content hash  de03fff66a98c2ef
+#   text hash     551c517fbcd85df6
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -108,9 +108,6 @@ def weigh(
     scoring = score_product(k_tile, q_tile, zeros, D, ADDS=False)
     mbarrier.wait(dout_ready.index(stage), phase)
     score = warpgroup_mma_wait(0, [scoring])
-    # [BLOCK_M]
-    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
-    p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     if mixed:
         # [BLOCK_M]
         row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
@@ -120,7 +117,10 @@ def weigh(
         keep &= (
             (tl.abs(distance) <= 256) | (q_pos[None, :] < 16) | (k_pos[:, None] < 16)
         )  # any(abs(q - k) <= 256, global_tokens)
-        p = tl.where(keep, p, 0.0)
+        score = tl.where(keep, score, float("-inf"))
+    # [BLOCK_M]
+    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
+    p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     mbarrier.wait(weights_free, at & 1 ^ 1)
     weights.store(by_threads(p))
     mbarrier.arrive(weights_ready, count=1)

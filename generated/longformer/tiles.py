@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3700a6f3b9a42cfe
-#   text hash     4f857b83c4b159bd
+#   content hash  de03fff66a98c2ef
+#   text hash     16e26137e063860c
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

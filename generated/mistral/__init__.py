@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9ccb4f8233f793e7
-#   text hash     d728c7568ff9f123
+#   content hash  b18fc9cc245912a1
+#   text hash     70c216b78fc66eb0
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9ccb4f8233f793e7
-#   text hash     533faebf9c916db9
+#   content hash  b18fc9cc245912a1
+#   text hash     14a9f54869073197
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9ccb4f8233f793e7
-#   text hash     4418f1b9970a8c4c
+#   content hash  b18fc9cc245912a1
+#   text hash     70da48574c56320c
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -146,7 +146,8 @@ def by_threads(x):
 @gluon.jit
 def accumulate(
     at, dk, dv, k_tiles, v_tile, q_start, exchange, queries, terms, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, STAGES: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr, WORKER: tl.constexpr
+    BLOCK_D: tl.constexpr, STAGES: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr, WORKER: tl.constexpr,
+    mixed
 ):  # fmt: skip
     """Update dK and dV of a worker's keys with one tile of queries, and make its half of the program's share of dQ."""
     factors, factors_ready, shares, shares_ready, shares_read = exchange
@@ -160,16 +161,17 @@ def accumulate(
     mbarrier.wait(dout_ready.index(stage), phase)
     weighing = warpgroup_mma(v_tile, dout_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
     score = warpgroup_mma_wait(1, [scoring])
+    if mixed:
+        # [BLOCK_M]
+        row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
+        q_pos = row + q_begin
+        distance = apart(q_pos[None, :] - k_pos[:, None])
+        keep = distance >= 0  # causal
+        keep &= distance < 4096  # sliding_window
+        score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
-    # [BLOCK_M]
-    row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
-    q_pos = row + q_begin
-    distance = apart(q_pos[None, :] - k_pos[:, None])
-    keep = distance >= 0  # causal
-    keep &= distance < 4096  # sliding_window
-    p = tl.where(keep, p, 0.0)
     dp = warpgroup_mma_wait(0, [weighing])
     # [BLOCK_M]
     delta = delta_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
@@ -265,14 +267,17 @@ def work(
             k_tiles = (matrix(k_buffer, stage * WORKERS), matrix(k_buffer, stage * WORKERS + 1))
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
             v_tile = matrix(v_buffer, stage * WORKERS + WORKER)
-            first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+            first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
             for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 terms = (scale_log2, k_pos, q_begin)
+                # a short tile at the end takes a mask
+                full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
                 for i in tl.range(first, last):
                     q_start = i * BLOCK_M
+                    mixed = (i < full_first) | (i >= full_last)
                     at, dk, dv = accumulate(
                         at, dk, dv, k_tiles, v_tile, q_start, exchange, queries, terms, BLOCK_M, BLOCK_N, BLOCK_D, STAGES,
-                        SCORES, OUT, WORKER
+                        SCORES, OUT, WORKER, mixed=mixed
                     )  # fmt: skip
             mbarrier.arrive(kv_free.index(stage), count=1)
 
@@ -377,7 +382,7 @@ def add_shares(
             q_begin = k_len - q_len
             k_first = k_start
             k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
-            first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+            first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
             for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(
                     tl.int32
@@ -464,7 +469,7 @@ def load_tiles(
                 rows = [b, kv_h, k_offset + k_start + worker * 64, 0]
                 copy_tile(k_desc, rows, kv_ready.index(stage), k_buffer.index(stage * WORKERS + worker))
                 copy_tile(v_desc, rows, kv_ready.index(stage), v_buffer.index(stage * WORKERS + worker))
-            first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+            first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
             for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
                 for i in tl.range(first, last):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9ccb4f8233f793e7
-#   text hash     080564eccdbee391
+#   content hash  b18fc9cc245912a1
+#   text hash     f90cc63dc5d66c1f
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9ccb4f8233f793e7
-#   text hash     d24483fb801b614c
+#   content hash  b18fc9cc245912a1
+#   text hash     a7e036f7d614ff36
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9ccb4f8233f793e7
-#   text hash     5df32ddea1c3386f
+#   content hash  b18fc9cc245912a1
+#   text hash     dbf66524766dfc10
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

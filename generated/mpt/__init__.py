@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8845aedf13a71f97
-#   text hash     50c8c9cca1fb4ca9
+#   content hash  fd19aa2b1cfa0d55
+#   text hash     6b25a397b7ac0617
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8845aedf13a71f97
-#   text hash     a9074ac12442d762
+#   content hash  fd19aa2b1cfa0d55
+#   text hash     3c61410a4293ff7b
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

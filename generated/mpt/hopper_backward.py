@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8845aedf13a71f97
-#   text hash     f31be310a29093b8
+#   content hash  fd19aa2b1cfa0d55
+#   text hash     084798b168fd72a5
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -168,14 +168,14 @@ def accumulate(
     k_at, q_at = moved(k_pos[:, None], q_pos[None, :], q_first)
     # alibi
     score = score - in_slopes * tl.abs(q_at - k_at)
-    # [BLOCK_M]
-    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
-    p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
     if mixed:
         keep = (row < q_len)[None, :] & (k_pos < k_len)[:, None]
         distance = apart(q_pos[None, :] - k_pos[:, None])
         keep &= (distance >= 0) | (k_pos[:, None] < in_prefix_len)  # prefix_lm
-        p = tl.where(keep, p, 0.0)
+        score = tl.where(keep, score, float("-inf"))
+    # [BLOCK_M]
+    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
+    p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
     dp = warpgroup_mma_wait(0, [weighing])
     # [BLOCK_M]
     delta = delta_buffer.index(stage).load(gl.SliceLayout(0, SCORES))

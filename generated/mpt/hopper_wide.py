@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8845aedf13a71f97
-#   text hash     f5283304ecefed01
+#   content hash  fd19aa2b1cfa0d55
+#   text hash     bffa0e9d00d8ac8b
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -116,14 +116,14 @@ def weigh(
     k_at, q_at = moved(k_pos[:, None], q_pos[None, :], q_first)
     # alibi
     score = score - in_slopes * tl.abs(q_at - k_at)
-    # [BLOCK_M]
-    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
-    p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
     if mixed:
         keep = (row < q_len)[None, :] & (k_pos < k_len)[:, None]
         distance = apart(q_pos[None, :] - k_pos[:, None])
         keep &= (distance >= 0) | (k_pos[:, None] < in_prefix_len)  # prefix_lm
-        p = tl.where(keep, p, 0.0)
+        score = tl.where(keep, score, float("-inf"))
+    # [BLOCK_M]
+    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
+    p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
     mbarrier.wait(weights_free, at & 1 ^ 1)
     weights.store(by_threads(p))
     mbarrier.arrive(weights_ready, count=1)

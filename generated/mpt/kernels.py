@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8845aedf13a71f97
-#   text hash     bdec0e24a8dd1219
+#   content hash  fd19aa2b1cfa0d55
+#   text hash     4178f12ce4f1ed71
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8845aedf13a71f97
-#   text hash     b14ae25fa22badd9
+#   content hash  fd19aa2b1cfa0d55
+#   text hash     b36ca0e3c76a08ba
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

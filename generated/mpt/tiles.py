@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8845aedf13a71f97
-#   text hash     b23a583c25e999d2
+#   content hash  fd19aa2b1cfa0d55
+#   text hash     4ec80a63432d8c86
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

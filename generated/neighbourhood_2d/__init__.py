@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fdee1957caa15222
-#   text hash     de21c54850caab58
+#   content hash  4006c7a6deffb64a
+#   text hash     238a3a50ddaf4443
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fdee1957caa15222
-#   text hash     6180db39f2c87ba7
+#   content hash  4006c7a6deffb64a
+#   text hash     59649e13fdf28121
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fdee1957caa15222
-#   text hash     e121db832e302822
+#   content hash  4006c7a6deffb64a
+#   text hash     d5ebcb591759fab1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

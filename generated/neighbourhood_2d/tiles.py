@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fdee1957caa15222
-#   text hash     0cd1e9ff57d3cbb7
+#   content hash  4006c7a6deffb64a
+#   text hash     03771e4aceebd7da
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d53a5e71ee3f3060
-#   text hash     ab6b48bdd22c7b80
+#   content hash  23cf12070663d2b2
+#   text hash     63c02b71c667f080
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d53a5e71ee3f3060
-#   text hash     2314bbaacc4a3ba7
+#   content hash  23cf12070663d2b2
+#   text hash     4402ecc03787cef5
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d53a5e71ee3f3060
-#   text hash     14cae6e93cc5a8c9
+#   content hash  23cf12070663d2b2
+#   text hash     70b918eff605cb00
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d53a5e71ee3f3060
-#   text hash     9463032e99091a91
+#   content hash  23cf12070663d2b2
+#   text hash     f6ee679d4d96d2ad
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

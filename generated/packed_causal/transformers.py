@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d53a5e71ee3f3060
-#   text hash     04205ba220137a08
+#   content hash  23cf12070663d2b2
+#   text hash     e9b5294f923cde85
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

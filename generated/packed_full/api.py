@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7eeef630251262f2
-#   text hash     a85d098ef2a206a2
+#   content hash  e6c3e3ef59ca11e4
+#   text hash     77533d0796d44cd5
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

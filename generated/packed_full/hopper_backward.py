@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7eeef630251262f2
-#   text hash     611aa75e755043b8
+#   content hash  e6c3e3ef59ca11e4
+#   text hash     0197997691a8e87b
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -190,12 +190,12 @@ def accumulate(
     mbarrier.wait(dout_ready.index(stage), phase)
     weighing = values_product(v_tile, dout_tile, zeros)
     score = warpgroup_mma_wait(1, [scoring])
+    if mixed:
+        keep = (k_pos < k_len)[:, None]
+        score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
-    if mixed:
-        keep = (k_pos < k_len)[:, None]
-        p = tl.where(keep, p, 0.0)
     dp = warpgroup_mma_wait(0, [weighing])
     # [BLOCK_M]
     delta = delta_buffer.index(stage).load(gl.SliceLayout(0, SCORES))

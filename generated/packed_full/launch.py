@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7eeef630251262f2
-#   text hash     519d60556d2c3d55
+#   content hash  e6c3e3ef59ca11e4
+#   text hash     382c1dbca70fdff2
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7eeef630251262f2
-#   text hash     e788c1a6e01e4683
+#   content hash  e6c3e3ef59ca11e4
+#   text hash     afc68c955504456a
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7eeef630251262f2
-#   text hash     da0b1390cd288a96
+#   content hash  e6c3e3ef59ca11e4
+#   text hash     13ffaf85f2809f71
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  838e15ad94514cec
-#   text hash     40ad1eb80e4b8c4f
+#   content hash  abd6fb8a6fa434f8
+#   text hash     6f999ba3d61196f9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

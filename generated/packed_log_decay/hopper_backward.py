@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  838e15ad94514cec
-#   text hash     ae822a9ad7bce3b3
+#   content hash  abd6fb8a6fa434f8
+#   text hash     9aed92e0fca146db
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  838e15ad94514cec
-#   text hash     73122930009ac083
+#   content hash  abd6fb8a6fa434f8
+#   text hash     d86458f179c47a5d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  838e15ad94514cec
-#   text hash     74b766ed447b63b8
+#   content hash  abd6fb8a6fa434f8
+#   text hash     91075a78ee3d8d57
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  838e15ad94514cec
-#   text hash     a4cb1d43eaf3ec04
+#   content hash  abd6fb8a6fa434f8
+#   text hash     5bb9631454db6b5f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f967ecc09f8ac47c
-#   text hash     4a84f6e7233ff496
+#   content hash  1fe2ab6411336743
+#   text hash     7ea2767a6d9df699
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

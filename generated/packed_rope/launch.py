@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f967ecc09f8ac47c
-#   text hash     9f438f3123f62e0b
+#   content hash  1fe2ab6411336743
+#   text hash     2445849b92313473
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f967ecc09f8ac47c
-#   text hash     6b2c0d959229f1b3
+#   content hash  1fe2ab6411336743
+#   text hash     8e8bcc727f7d4ab6
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

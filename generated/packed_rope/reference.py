@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f967ecc09f8ac47c
-#   text hash     8d86f82bc2133968
+#   content hash  1fe2ab6411336743
+#   text hash     75860cb13343066b
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f967ecc09f8ac47c
-#   text hash     f96cd66cdd96bb9f
+#   content hash  1fe2ab6411336743
+#   text hash     7362245a523cc880
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

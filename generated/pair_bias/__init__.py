@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  59899976612caf3f
-#   text hash     fe9286a3e6f86013
+#   content hash  f87ecd0d00c8e0a5
+#   text hash     64ca5bedcd5c687c
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

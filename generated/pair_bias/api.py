@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  59899976612caf3f
-#   text hash     f236733727ee8c6f
+#   content hash  f87ecd0d00c8e0a5
+#   text hash     3056db27c218272b
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  59899976612caf3f
-#   text hash     bab03eab85053e05
+#   content hash  f87ecd0d00c8e0a5
+#   text hash     6ae22f4d14cb6605
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  59899976612caf3f
-#   text hash     3306f054f8d87826
+#   content hash  f87ecd0d00c8e0a5
+#   text hash     67784e2aa115224a
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  59899976612caf3f
-#   text hash     bd2cc03c0491b748
+#   content hash  f87ecd0d00c8e0a5
+#   text hash     02bf52102504b1fe
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

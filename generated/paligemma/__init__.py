@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dcf91e168b8124d2
-#   text hash     3fef2a340df342ba
+#   content hash  c213f458445e77d6
+#   text hash     c7629a1dbc6de9b9
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

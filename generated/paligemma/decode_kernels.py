@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dcf91e168b8124d2
-#   text hash     b538133bfad79b4b
+#   content hash  c213f458445e77d6
+#   text hash     4b880fe53d776a98
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dcf91e168b8124d2
-#   text hash     e0d0a6c56e5ee451
+#   content hash  c213f458445e77d6
+#   text hash     1dce6bff13094400
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -161,9 +161,6 @@ def accumulate(
     mbarrier.wait(dout_ready.index(stage), phase)
     weighing = warpgroup_mma(v_tile, dout_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
     score = warpgroup_mma_wait(1, [scoring])
-    # [BLOCK_M]
-    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
-    p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     if mixed:
         # [BLOCK_M]
         row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
@@ -171,7 +168,10 @@ def accumulate(
         keep = (k_pos < k_len)[:, None]
         distance = apart(q_pos[None, :] - k_pos[:, None])
         keep &= (distance >= 0) | (k_pos[:, None] < in_prefix_len)  # prefix_lm
-        p = tl.where(keep, p, 0.0)
+        score = tl.where(keep, score, float("-inf"))
+    # [BLOCK_M]
+    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
+    p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     dp = warpgroup_mma_wait(0, [weighing])
     # [BLOCK_M]
     delta = delta_buffer.index(stage).load(gl.SliceLayout(0, SCORES))

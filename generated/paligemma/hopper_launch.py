@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dcf91e168b8124d2
-#   text hash     5303ec500d8ef784
+#   content hash  c213f458445e77d6
+#   text hash     abcbd2014734396b
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

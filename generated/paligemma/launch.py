@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dcf91e168b8124d2
-#   text hash     ee5e203fd174ed41
+#   content hash  c213f458445e77d6
+#   text hash     e9377d3f766c47cc
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

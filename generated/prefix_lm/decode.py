@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  11bd500b25fc1aed
-#   text hash     05198eaa0c9888e4
+#   content hash  fb9b25f7dc895283
+#   text hash     bceb12e567bcd1bb
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  11bd500b25fc1aed
-#   text hash     fb2b7eef5c96d663
+#   content hash  fb9b25f7dc895283
+#   text hash     0fd6209fcbae4537
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -160,9 +160,6 @@ def accumulate(
     mbarrier.wait(dout_ready.index(stage), phase)
     weighing = warpgroup_mma(v_tile, dout_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
     score = warpgroup_mma_wait(1, [scoring])
-    # [BLOCK_M]
-    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
-    p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     if mixed:
         # [BLOCK_M]
         row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
@@ -170,7 +167,10 @@ def accumulate(
         keep = (k_pos < k_len)[:, None]
         distance = apart(q_pos[None, :] - k_pos[:, None])
         keep &= (distance >= 0) | (k_pos[:, None] < in_prefix_len)  # prefix_lm
-        p = tl.where(keep, p, 0.0)
+        score = tl.where(keep, score, float("-inf"))
+    # [BLOCK_M]
+    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
+    p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     dp = warpgroup_mma_wait(0, [weighing])
     # [BLOCK_M]
     delta = delta_buffer.index(stage).load(gl.SliceLayout(0, SCORES))

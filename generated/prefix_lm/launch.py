@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  11bd500b25fc1aed
-#   text hash     00a70cbe0c33adad
+#   content hash  fb9b25f7dc895283
+#   text hash     1d6801fd8e7a0b61
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

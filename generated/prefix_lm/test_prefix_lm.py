@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  11bd500b25fc1aed
-#   text hash     85f29ebc17f312d5
+#   content hash  fb9b25f7dc895283
+#   text hash     7fc21801fddc6d44
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

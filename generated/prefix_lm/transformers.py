@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  11bd500b25fc1aed
-#   text hash     1b996300c5241cdf
+#   content hash  fb9b25f7dc895283
+#   text hash     9f2650d6240e52a7
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fa6863d71d0d405b
-#   text hash     40987d2a92b5a80a
+#   content hash  3f6cd4b9da684c68
+#   text hash     87f521823e24eace
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fa6863d71d0d405b
-#   text hash     02bf9fc79ff7369a
+#   content hash  3f6cd4b9da684c68
+#   text hash     7c663dddb23737e6
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

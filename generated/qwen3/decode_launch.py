@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fa6863d71d0d405b
-#   text hash     6ff3d5a1f9c0d44b
+#   content hash  3f6cd4b9da684c68
+#   text hash     17b02d7532cd5faa
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

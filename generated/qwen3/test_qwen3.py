@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fa6863d71d0d405b
-#   text hash     f4d6110efd8d8024
+#   content hash  3f6cd4b9da684c68
+#   text hash     c06c4e9ed77a4540
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

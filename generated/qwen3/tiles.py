@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fa6863d71d0d405b
-#   text hash     06924ef5ad3075cd
+#   content hash  3f6cd4b9da684c68
+#   text hash     9ba7701226d54dc3
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  77269953df0ae42d
-#   text hash     e8e007314693155c
+#   content hash  69fe752fe8631fde
+#   text hash     8f5d73550aa7a135
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

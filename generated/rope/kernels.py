@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  77269953df0ae42d
-#   text hash     c9e60a08590b784b
+#   content hash  69fe752fe8631fde
+#   text hash     181efa4990b7275d
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

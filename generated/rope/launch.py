@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  77269953df0ae42d
-#   text hash     f59acf4bccb7b7d4
+#   content hash  69fe752fe8631fde
+#   text hash     f196458e173ae7c3
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  77269953df0ae42d
-#   text hash     5899f71f8574ee7c
+#   content hash  69fe752fe8631fde
+#   text hash     dc28ffac62ecc5e3
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  77269953df0ae42d
-#   text hash     9b45df26f57514bb
+#   content hash  69fe752fe8631fde
+#   text hash     668cd0f432df7002
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f24cf189ecc2fc51
-#   text hash     77501d44acc0eb5b
+#   content hash  8f044e1b71fb4d95
+#   text hash     314cef4948554c81
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

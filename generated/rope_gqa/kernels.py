@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f24cf189ecc2fc51
-#   text hash     c4c7968577f22413
+#   content hash  8f044e1b71fb4d95
+#   text hash     2b13e5174fc249c5
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

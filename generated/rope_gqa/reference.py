@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f24cf189ecc2fc51
-#   text hash     2bec524a0aea05e8
+#   content hash  8f044e1b71fb4d95
+#   text hash     6df6e2093d8da5cd
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f24cf189ecc2fc51
-#   text hash     7830a27040bece8a
+#   content hash  8f044e1b71fb4d95
+#   text hash     37792733f11f0c73
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f24cf189ecc2fc51
-#   text hash     87b7ad2d7389774d
+#   content hash  8f044e1b71fb4d95
+#   text hash     0532ce83f7133107
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c6e7b40ce9349de5
-#   text hash     d37f3e14cb6436c2
+#   content hash  8c3aca3e37b534aa
+#   text hash     5ee78825873b6d21
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

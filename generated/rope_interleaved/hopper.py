@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c6e7b40ce9349de5
-#   text hash     79a9c891843a4793
+#   content hash  8c3aca3e37b534aa
+#   text hash     ea3264c0d893fdfd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c6e7b40ce9349de5
-#   text hash     8fb7b95ebfda2546
+#   content hash  8c3aca3e37b534aa
+#   text hash     3969ce3bd588b0ca
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c6e7b40ce9349de5
-#   text hash     590b868872bd0478
+#   content hash  8c3aca3e37b534aa
+#   text hash     25577394e7f5975c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c6e7b40ce9349de5
-#   text hash     dace85303fe1f23d
+#   content hash  8c3aca3e37b534aa
+#   text hash     ce8c721b289f3d91
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

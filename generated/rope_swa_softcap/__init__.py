@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9e827daf94db77e3
-#   text hash     825c60cc309e4c4f
+#   content hash  1577d173f609206e
+#   text hash     409cb4bb955b3e09
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9e827daf94db77e3
-#   text hash     0be52b4f7365449e
+#   content hash  1577d173f609206e
+#   text hash     9c4b229ce12ab7f2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

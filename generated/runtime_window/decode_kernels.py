@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  580a7cda85e82fe1
-#   text hash     8f4748f1028b2196
+#   content hash  341c82a29dd4383e
+#   text hash     49db25f5b67fb0ac
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  580a7cda85e82fe1
-#   text hash     e6bae5ccf69eb0b9
+#   content hash  341c82a29dd4383e
+#   text hash     4fa134af106ff93e
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  580a7cda85e82fe1
-#   text hash     4e052fe2a1eb0149
+#   content hash  341c82a29dd4383e
+#   text hash     0aa49e452507ea45
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

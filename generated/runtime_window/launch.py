@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  580a7cda85e82fe1
-#   text hash     2627d863c66fa817
+#   content hash  341c82a29dd4383e
+#   text hash     b66de347038b5af1
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  580a7cda85e82fe1
-#   text hash     ab137c839f91b7f4
+#   content hash  341c82a29dd4383e
+#   text hash     09deb7ef173c3d92
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9ea57f585919a752
-#   text hash     326f9ebb7353e2f6
+#   content hash  e59b0064e5a2e3b3
+#   text hash     f1b226d502bea07e
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

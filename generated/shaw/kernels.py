@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9ea57f585919a752
-#   text hash     a37d8e620b55d0c4
+#   content hash  e59b0064e5a2e3b3
+#   text hash     7d551abf41e6a303
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9ea57f585919a752
-#   text hash     4cc9f5de9732f82a
+#   content hash  e59b0064e5a2e3b3
+#   text hash     8cdd9e3533b2aeff
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9ea57f585919a752
-#   text hash     a62b1c8a396f6e6f
+#   content hash  e59b0064e5a2e3b3
+#   text hash     80ce3051e05c6e87
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9ea57f585919a752
-#   text hash     f83a27cf9aeedeba
+#   content hash  e59b0064e5a2e3b3
+#   text hash     bd00b18fe52b9499
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c02721dd4cff8564
-#   text hash     56a90714ab3fafa1
+#   content hash  5a2a4b3f743eb8a9
+#   text hash     06ac6e42eadf679b
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

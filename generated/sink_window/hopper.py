@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c02721dd4cff8564
-#   text hash     5312328a9190f538
+#   content hash  5a2a4b3f743eb8a9
+#   text hash     6479023552dfe9d0
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

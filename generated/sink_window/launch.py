@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c02721dd4cff8564
-#   text hash     4910a7a73ed017ff
+#   content hash  5a2a4b3f743eb8a9
+#   text hash     2325873834c27f33
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

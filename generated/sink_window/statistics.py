@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c02721dd4cff8564
-#   text hash     ca7db8b576c718f6
+#   content hash  5a2a4b3f743eb8a9
+#   text hash     580070a379122bcf
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

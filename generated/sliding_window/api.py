@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d284065033c8b151
-#   text hash     4b8fcddb17301435
+#   content hash  c7c1b4e8fe4039e9
+#   text hash     12677d53df30e89f
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

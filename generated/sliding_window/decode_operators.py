@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d284065033c8b151
-#   text hash     72980768f360fa0a
+#   content hash  c7c1b4e8fe4039e9
+#   text hash     ebbc4efd288d3bfd
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

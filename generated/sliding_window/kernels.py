@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d284065033c8b151
-#   text hash     6598f62bc0526279
+#   content hash  c7c1b4e8fe4039e9
+#   text hash     bc434940c2620ba5
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

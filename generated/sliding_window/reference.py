@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d284065033c8b151
-#   text hash     fbc60f4d6d5b5a07
+#   content hash  c7c1b4e8fe4039e9
+#   text hash     50ee32a09b9853d9
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d284065033c8b151
-#   text hash     c640617fbdf0b17a
+#   content hash  c7c1b4e8fe4039e9
+#   text hash     237eb1d9fc33b18b
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

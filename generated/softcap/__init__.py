@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  04eddf23ffb1c899
-#   text hash     2f8d342875d8158e
+#   content hash  a30ae7c51f316d72
+#   text hash     38580293af9f2a9c
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  04eddf23ffb1c899
-#   text hash     b64da43b9a1e3c30
+#   content hash  a30ae7c51f316d72
+#   text hash     800504852ea099ed
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  04eddf23ffb1c899
-#   text hash     f4fb7562ecf5c6c9
+#   content hash  a30ae7c51f316d72
+#   text hash     b6a3fb72fdbf5d8c
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  04eddf23ffb1c899
-#   text hash     38cd27bb560790ac
+#   content hash  a30ae7c51f316d72
+#   text hash     ab94f293fe169eac
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  04eddf23ffb1c899
-#   text hash     8c3e82ff1dfd4b02
+#   content hash  a30ae7c51f316d72
+#   text hash     4a19753a4fbf118d
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  59228b8fec87a068
-#   text hash     85d108078fb98a6a
+#   content hash  0a599ed8fd2fe3ab
+#   text hash     f2c4080fff651342
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  59228b8fec87a068
-#   text hash     f827aef9e5b81acc
+#   content hash  0a599ed8fd2fe3ab
+#   text hash     08014a92c9bc5e97
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  59228b8fec87a068
-#   text hash     dff17b5c6031ccc5
+#   content hash  0a599ed8fd2fe3ab
+#   text hash     a7c8771926b9a01e
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -111,9 +111,6 @@ def weigh(
     part0 = tanh(score, scale / 50.0)
     slope0 = 1.0 - part0 * part0
     score = part0
-    # [BLOCK_M]
-    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
-    p = tl.exp2(score * (50.0 * LOG2E) - lse[None, :])  # [64, BLOCK_M]
     if mixed:
         # [BLOCK_M]
         row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
@@ -122,8 +119,11 @@ def weigh(
         distance = apart(q_pos[None, :] - k_pos[:, None])
         keep &= distance >= 0  # causal
         keep &= distance < in_window  # sliding_window
-        p = tl.where(keep, p, 0.0)
+        score = tl.where(keep, score, float("-inf"))
         slope0 = tl.where(keep, slope0, 0.0)
+    # [BLOCK_M]
+    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
+    p = tl.exp2(score * (50.0 * LOG2E) - lse[None, :])  # [64, BLOCK_M]
     ds = p  # by dP - delta
     ds = ds * slope0
     mbarrier.wait(weights_free, at & 1 ^ 1)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  59228b8fec87a068
-#   text hash     bc9b353b2875f70a
+#   content hash  0a599ed8fd2fe3ab
+#   text hash     3869e23c0de51a20
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  59228b8fec87a068
-#   text hash     1e5ed2fe5e11cbff
+#   content hash  0a599ed8fd2fe3ab
+#   text hash     cf9cfdf2a7474eba
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  59228b8fec87a068
-#   text hash     042dfd3a4d8b9d40
+#   content hash  0a599ed8fd2fe3ab
+#   text hash     c4f05fbe667b5abd
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

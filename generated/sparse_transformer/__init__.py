@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  198358245d58a92a
-#   text hash     e6008f8617654f3d
+#   content hash  997c83f803d9b597
+#   text hash     bd61e44508c56c86
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  198358245d58a92a
-#   text hash     720292ca635a993a
+#   content hash  997c83f803d9b597
+#   text hash     83ce6988f0d3a225
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  198358245d58a92a
-#   text hash     a8ebb9a08fd72310
+#   content hash  997c83f803d9b597
+#   text hash     c8c94c54ff89244a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

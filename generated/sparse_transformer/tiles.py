@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  198358245d58a92a
-#   text hash     daede601185abd16
+#   content hash  997c83f803d9b597
+#   text hash     910f80ff4bb2267f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1401d3139e17905e
-#   text hash     816d2e30da758f56
+#   content hash  022f320b0d27541a
+#   text hash     7d190811d32e66f8
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

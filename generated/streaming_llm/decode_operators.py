@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1401d3139e17905e
-#   text hash     9bf26ffad9b079e5
+#   content hash  022f320b0d27541a
+#   text hash     86a87f6ae1131a62
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1401d3139e17905e
-#   text hash     93859c1ec7a0f0c9
+#   content hash  022f320b0d27541a
+#   text hash     7f35080666c994e5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

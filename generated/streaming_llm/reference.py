@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1401d3139e17905e
-#   text hash     8afd2a7dc92e3bae
+#   content hash  022f320b0d27541a
+#   text hash     32ca0a8c1f9526ff
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1401d3139e17905e
-#   text hash     3047371ff3c2f29b
+#   content hash  022f320b0d27541a
+#   text hash     e64c3e69d35e2017
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1ab240cabad7c03b
-#   text hash     1f8d25954f99e9d9
+#   content hash  fbf3f1d9a8c94720
+#   text hash     751800d78680c353
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -175,12 +175,12 @@ def accumulate(
     ).to(tl.float32)
     # score + offset_bias[q // 7 - k // 7 + 6, q % 7 - k % 7 + 6]
     score = score + in_offset_bias_at
+    if mixed:
+        keep = (row < q_len)[None, :] & (k_pos < k_len)[:, None]
+        score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
-    if mixed:
-        keep = (row < q_len)[None, :] & (k_pos < k_len)[:, None]
-        p = tl.where(keep, p, 0.0)
     dp = warpgroup_mma_wait(0, [weighing])
     # [BLOCK_M]
     delta = delta_buffer.index(stage).load(gl.SliceLayout(0, SCORES))

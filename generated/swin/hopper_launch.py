@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1ab240cabad7c03b
-#   text hash     52ca16973ee2f124
+#   content hash  fbf3f1d9a8c94720
+#   text hash     16f09c8153b5a8fb
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

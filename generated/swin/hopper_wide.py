@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1ab240cabad7c03b
-#   text hash     3417f26b0b4c3815
+#   content hash  fbf3f1d9a8c94720
+#   text hash     f62c60c25b76c037
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -123,12 +123,12 @@ def weigh(
     ).to(tl.float32)
     # score + offset_bias[q // 7 - k // 7 + 6, q % 7 - k % 7 + 6]
     score = score + in_offset_bias_at
+    if mixed:
+        keep = (row < q_len)[None, :] & (k_pos < k_len)[:, None]
+        score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
-    if mixed:
-        keep = (row < q_len)[None, :] & (k_pos < k_len)[:, None]
-        p = tl.where(keep, p, 0.0)
     mbarrier.wait(weights_free, at & 1 ^ 1)
     weights.store(by_threads(p))
     mbarrier.arrive(weights_ready, count=1)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1ab240cabad7c03b
-#   text hash     9dd63b2f14c70d28
+#   content hash  fbf3f1d9a8c94720
+#   text hash     1340964156b5d722
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

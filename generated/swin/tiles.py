@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1ab240cabad7c03b
-#   text hash     d44f61dee7d5392b
+#   content hash  fbf3f1d9a8c94720
+#   text hash     a8b346b8660825f9
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1631b25c8642d5f4
-#   text hash     698dc8e34b08c777
+#   content hash  46c6129e14884984
+#   text hash     396646cdd6a86303
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1631b25c8642d5f4
-#   text hash     3396af9dbbd5a1e7
+#   content hash  46c6129e14884984
+#   text hash     76a7f75e62f8c3ba
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

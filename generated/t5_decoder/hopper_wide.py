@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1631b25c8642d5f4
-#   text hash     3adb2e2ee4a68680
+#   content hash  46c6129e14884984
+#   text hash     1ee0706cbfd9ddf5
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -131,14 +131,14 @@ def weigh(
     )
     # relative_bias
     score = score + in_rel_bias_at
-    # [BLOCK_M]
-    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
-    p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
     if mixed:
         keep = (row < q_len)[None, :]
         distance = apart(q_pos[None, :] - k_pos[:, None])
         keep &= distance >= 0  # causal
-        p = tl.where(keep, p, 0.0)
+        score = tl.where(keep, score, float("-inf"))
+    # [BLOCK_M]
+    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
+    p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
     mbarrier.wait(weights_free, at & 1 ^ 1)
     weights.store(by_threads(p))
     mbarrier.arrive(weights_ready, count=1)

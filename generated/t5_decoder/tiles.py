@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1631b25c8642d5f4
-#   text hash     327db472428db016
+#   content hash  46c6129e14884984
+#   text hash     69b6ea9104963f2d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

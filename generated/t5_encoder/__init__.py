@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6fc98622cdd99625
-#   text hash     5e32c1ce874fab97
+#   content hash  5909cf5081be2510
+#   text hash     601eba755a78bc4e
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6fc98622cdd99625
-#   text hash     73de2290de58ccfb
+#   content hash  5909cf5081be2510
+#   text hash     dc67c0e424ff2de8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -179,12 +179,12 @@ def accumulate(
     )
     # relative_bias
     score = score + in_rel_bias_at
+    if mixed:
+        keep = (row < q_len)[None, :] & (k_pos < k_len)[:, None]
+        score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
-    if mixed:
-        keep = (row < q_len)[None, :] & (k_pos < k_len)[:, None]
-        p = tl.where(keep, p, 0.0)
     dp = warpgroup_mma_wait(0, [weighing])
     # [BLOCK_M]
     delta = delta_buffer.index(stage).load(gl.SliceLayout(0, SCORES))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6fc98622cdd99625
-#   text hash     b52925233fbb36ea
+#   content hash  5909cf5081be2510
+#   text hash     52567ee8e62eccdd
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6fc98622cdd99625
-#   text hash     d43da74f83bd58af
+#   content hash  5909cf5081be2510
+#   text hash     4daf7d70d4085f52
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -127,12 +127,12 @@ def weigh(
     )
     # relative_bias
     score = score + in_rel_bias_at
+    if mixed:
+        keep = (row < q_len)[None, :] & (k_pos < k_len)[:, None]
+        score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
-    if mixed:
-        keep = (row < q_len)[None, :] & (k_pos < k_len)[:, None]
-        p = tl.where(keep, p, 0.0)
     mbarrier.wait(weights_free, at & 1 ^ 1)
     weights.store(by_threads(p))
     mbarrier.arrive(weights_ready, count=1)

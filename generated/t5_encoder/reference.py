@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6fc98622cdd99625
-#   text hash     ba6134ed438322f0
+#   content hash  5909cf5081be2510
+#   text hash     255a6762608f92c1
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

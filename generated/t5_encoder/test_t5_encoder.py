@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6fc98622cdd99625
-#   text hash     d456bd77a8345c40
+#   content hash  5909cf5081be2510
+#   text hash     b008567b8aff17e8
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

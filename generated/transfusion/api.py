@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7a8033d3259fa01b
-#   text hash     26d88283abe3f1f0
+#   content hash  e8ab6d3d5939f6a1
+#   text hash     921aec89bc7ec2b2
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

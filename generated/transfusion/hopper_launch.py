@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7a8033d3259fa01b
-#   text hash     b74806231e5f391c
+#   content hash  e8ab6d3d5939f6a1
+#   text hash     c45c00a418672c2e
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7a8033d3259fa01b
-#   text hash     818739854397d6c5
+#   content hash  e8ab6d3d5939f6a1
+#   text hash     9b16d0c1f3196c25
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

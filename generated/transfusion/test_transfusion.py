@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7a8033d3259fa01b
-#   text hash     d574cfc261da7d94
+#   content hash  e8ab6d3d5939f6a1
+#   text hash     26e98c3bbd772557
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  97cf1af8dece191b
-#   text hash     2efed38014137ef3
+#   content hash  9adeb4ce867e1852
+#   text hash     077441bcdbacbe3b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

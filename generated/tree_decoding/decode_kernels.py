@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  97cf1af8dece191b
-#   text hash     92459f80edde0791
+#   content hash  9adeb4ce867e1852
+#   text hash     a5928b4d13bcb225
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

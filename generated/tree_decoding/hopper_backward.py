@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  97cf1af8dece191b
-#   text hash     5fbd1f16f7fa1a51
+#   content hash  9adeb4ce867e1852
+#   text hash     b040d1e1e2f2b259
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -163,9 +163,6 @@ def accumulate(
     mbarrier.wait(dout_ready.index(stage), phase)
     weighing = warpgroup_mma(v_tile, dout_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
     score = warpgroup_mma_wait(1, [scoring])
-    # [BLOCK_M]
-    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
-    p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     if mixed:
         # [BLOCK_M]
         row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
@@ -182,7 +179,10 @@ def accumulate(
         ).to(tl.int1)
         keep = (k_pos < k_len)[:, None]
         keep &= (k_pos[:, None] < k_len - q_len) | in_tree_mask_at  # tree
-        p = tl.where(keep, p, 0.0)
+        score = tl.where(keep, score, float("-inf"))
+    # [BLOCK_M]
+    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
+    p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     dp = warpgroup_mma_wait(0, [weighing])
     # [BLOCK_M]
     delta = delta_buffer.index(stage).load(gl.SliceLayout(0, SCORES))

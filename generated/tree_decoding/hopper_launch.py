@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  97cf1af8dece191b
-#   text hash     d1f8d99ec72b1ae3
+#   content hash  9adeb4ce867e1852
+#   text hash     12bf265d87868bfb
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

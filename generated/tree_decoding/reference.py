@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  97cf1af8dece191b
-#   text hash     1d0e3116d65fad63
+#   content hash  9adeb4ce867e1852
+#   text hash     fd28ec4154ccbc74
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -24,6 +24,7 @@ FORWARD, BACKWARD, WIDE = "causal/hopper.py", "causal/hopper_backward.py", "caus
 # the loader hands on what keys add to scores, and what masks read of them
 ADDED, VECTORS = "log_decay/hopper.py", "transfusion/hopper.py"
 WAIT = "mbarrier.wait(added_ready.index(stage), at // STAGES & 1)"
+WINDOWED = "sliding_window/hopper_backward.py"  # its mask stands under a branch
 # the scale is a factor of tanh, and weights meet slopes of scores on their own
 CAPPED, SLOPED = "softcap/hopper.py", "softcap/hopper_backward.py"
 # fault: file, what stands there, what is put in its place
@@ -49,7 +50,12 @@ FAULTS = {
     "dQ of the last program alone": (BACKWARD, "if before == 0:\n            s", "if before >= 0:\n            s"),
     "delta with the other sign": (BACKWARD, "(dp - delta[None, :])", "(dp + delta[None, :])"),
     "the first worker's keys for both": (BACKWARD, "k_tiles[WORKER]", "k_tiles[0]"),
-    "wide heads' mixed tiles without their mask": (WIDE, "tl.where(keep, p, 0.0)", "tl.where(keep, p, p)"),
+    "mixed tiles of a window backward without their mask": (
+        WINDOWED, 'tl.where(keep, score, float("-inf"))', "tl.where(keep, score, score)"
+    ),
+    "wide heads' mixed tiles without their mask": (
+        WIDE, 'tl.where(keep, score, float("-inf"))', "tl.where(keep, score, score)"
+    ),
     "weights read before they are there": (WIDE, "mbarrier.wait(weights_ready, at & 1)", "turn = at & 1"),
     "dS of the other stage": (WIDE, "left = factors.index(turn)", "left = factors.index(1 - turn)"),
     "a piece of dQ added to the first one's place": (WIDE, "(share_tile + piece)", "(share_tile + piece * 0)"),

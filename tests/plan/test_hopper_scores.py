@@ -87,7 +87,7 @@ def masks_all(backward: Backward) -> bool:
         ("{expr: 'score + sqrt(q - k)'}", False, False),
     ],
 )
-def test_all_tiles_take_a_band_where_registers_are_left_or_scores_have_slopes(
+def test_all_tiles_take_one_comparison_where_registers_are_left_or_scores_have_slopes(
     scores: str, one_each: bool, everywhere: bool
 ) -> None:
     found = planned(scores)
@@ -98,19 +98,41 @@ def test_all_tiles_take_a_band_where_registers_are_left_or_scores_have_slopes(
 
 
 @pytest.mark.parametrize(
-    ("masks", "band"),
+    ("masks", "single"),
     [
-        ("causal, {sliding_window: {size: 64}}", True),
-        ("{expr: 'q >= k and q < k + 5'}", True),
         ("{expr: 'q - k >= 2'}", True),
+        ("causal, {sliding_window: {size: 64}}", False),
+        ("{expr: 'q >= k and q < k + 5'}", False),
         ("{expr: 'abs(q - k) <= 4'}", False),
         ("{expr: 'k - q <= 4'}", False),  # keys behind the last one have a comparison of their own
         ("{expr: 'q >= k or k < 4'}", False),
         ("{expr: 'q >= k and k % 2 == 0'}", False),
     ],
 )
-def test_a_mask_that_is_no_band_stands_under_a_branch(masks: str, band: bool) -> None:
+def test_a_mask_that_is_more_than_one_comparison_stands_under_a_branch(masks: str, single: bool) -> None:
     backward = planned("", masks).backward
-    assert backward and masks_all(backward) == band
+    assert backward and masks_all(backward) == single
     steep = planned("softcap: {cap: 30}", masks).backward
     assert steep and masks_all(steep)
+
+
+@pytest.mark.parametrize(
+    ("masks", "scores", "branch", "hides"),
+    [
+        ("causal", "", False, "p = tl.where(keep, p, 0.0)"),
+        ("{expr: 'abs(q - k) <= 4'}", "", True, 'score = tl.where(keep, score, float("-inf"))'),
+        # what keys add to scores may be anything where they are hidden
+        ("causal, {expr: 'k % 2 == 0'}", "alibi", True, "p = tl.where(keep, p, 0.0)"),
+        ("causal, {sliding_window: {size: 64}}", "alibi", False, "p = tl.where(keep, p, 0.0)"),
+    ],
+)
+def test_a_branch_stands_in_front_of_weights_where_nothing_is_added_to_scores(
+    masks: str, scores: str, branch: bool, hides: str
+) -> None:
+    backward = planned(scores, masks).backward
+    assert backward
+    assert masks_all(backward) != branch
+    blocks = backward.kernel.blocks
+    there, nothing = ("hidden", "masked") if hides.startswith("score") else ("masked", "hidden")
+    assert lines(blocks[nothing]) == []
+    assert lines(blocks[there])[-1].strip() == hides

@@ -225,12 +225,26 @@ class Backward(Weights):
         return {
             "rows": (*self.step.unpacked, *self._rows(self._scored)),
             "scored": self._scored,
-            "masked": self.step.masked((*self._masked, Statement("p", "tl.where(keep, p, 0.0)"), *self.terms.guarded)),
+            **self._hiding,
             "sloped": self._sloped,
             "summed": self.sums.step,
             "eighths": self.sums.eighths,
             "barriers": (Statement("come", "barriers(1, 1).index(0)"),) if self.cut else (),
         }
+
+    @property
+    def _hiding(self) -> dict[str, tuple[Block, ...]]:
+        """The statements that a mask takes, where they stand: `hidden` in front of weights, or `masked` behind them.
+
+        A branch costs least in front, where the wait for scores parts the step anyway. But -inf for a score hides none
+        that something is added to behind it: that may be inf at places that the mask hides.
+        """
+        front = not self._masks_all and not self.added
+        hides = Statement("p", "tl.where(keep, p, 0.0)")
+        if front:
+            hides = Statement("score", 'tl.where(keep, score, float("-inf"))')
+        made = self.step.masked((*self._masked, hides, *self.terms.guarded))
+        return {"hidden": made if front else (), "masked": () if front else made}
 
     @cached_property
     def loader(self) -> Role:

@@ -18,6 +18,8 @@ from .hopper_sums import Sums
 
 _LAYOUTS = {"k_pos": "gl.SliceLayout(1, SCORES)", "row": "gl.SliceLayout(0, SCORES)"}
 
+_NEAR = "of_registers(BLOCK_M, SCORES)"  # the part of a distance that the compiler knows of each register
+
 
 @dataclass(frozen=True)
 class Weights:
@@ -38,13 +40,15 @@ class Weights:
 
     @property
     def _masks_all(self) -> bool:
-        """True if all tiles take the mask: a branch costs more than a band's one comparison, and slopes' registers.
+        """True if all tiles take the mask: a branch costs more than one comparison, and slopes' registers.
 
-        Where a function of each score leaves few registers, but no slope, the branch is what costs less.
+        Where a function of each score leaves few registers, but no slope, the branch is what costs less; so it does
+        beside a window's two comparisons, where it stands in front of weights.
         """
         terms = self.terms
         banded = terms.banded and not visibility.key_bounds(terms) and terms.weight != "sloped"
-        return banded or terms.steep or not self.shared.analysis.queries.full
+        single = bool(self.added) or "near" in targets(terms.visible(apart=True, near=_NEAR))
+        return (banded and single) or terms.steep or not self.shared.analysis.queries.full
 
     def _given(self, own: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """What no step changes of what terms read; a step is given its `own` besides."""
@@ -112,7 +116,7 @@ class Weights:
         terms = self.terms
         rows = [] if self._in_log2 else ["(row < q_len)[None, :]"]
         # measured to pay where all tiles take the mask
-        near = "of_registers(BLOCK_M, SCORES)" if self._masks_all else ""
+        near = _NEAR if self._masks_all else ""
         keep = visibility.masked(terms, (*rows, *visibility.key_bounds(terms)), apart=True, near=near)
         masked = (*map(self._laid_out, terms.loads("mask")), *keep)
         known = self._rows(self._scored)

@@ -67,6 +67,11 @@ class Package:
         with self._in_place():
             return self.module.attention(*given, **more)
 
+    def reference(self, *given: torch.Tensor, **more: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Out and the LSE, in float32."""
+        out, lse = self.module.reference(*(x.float() for x in given), **more, return_lse=True)
+        return out, lse
+
     def gradients(self, out: torch.Tensor, wanted: Any, upstream: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with self._in_place():
             return torch.autograd.grad(out, wanted, upstream)

@@ -60,6 +60,11 @@ def apart(found: torch.Tensor, wanted: torch.Tensor) -> float:
     return float("inf") if math.isnan(distance) else distance
 
 
+def deviation(out: torch.Tensor, lse: torch.Tensor, truth: torch.Tensor, known: torch.Tensor) -> float:
+    """How far out in bfloat16, which has three bits less than float16, and the LSE are from those of the reference."""
+    return max(apart(out, truth) / 8, apart(lse, known))
+
+
 def shown(measured: Callable[[int], float]) -> str:
     """How a fault shows by one of nine seeds, in "numbers" or as "misuse", if it does."""
     for seed in range(9):
@@ -79,7 +84,7 @@ def distances(package: Package, of: Plan, sizes: Sizes, *, learn: bool = True) -
         if not learn and torch.is_tensor(x):
             x.requires_grad_(False)
     results = package.attention(*call.operands, **call.keywords, return_lse=True)
-    expected = package.module.reference(*(x.float() for x in call.operands), **call.keywords, return_lse=True)
+    expected = package.reference(*call.operands, **call.keywords)
     make = torch.Generator().manual_seed(1)
     upstream = [torch.randn(x.shape, generator=make).half().to(x.dtype) for x in results]
     found = package.gradients(results, wanted, upstream)
@@ -120,12 +125,12 @@ def outgrown(name: str, size: int, folder: Path, seed: int = 0) -> float:
     with torch.no_grad():
         q[0, 290] = 40 * k[0, 200]
     out, lse = package.attention(*call.operands, **call.keywords, return_lse=True)
-    truth, known = package.module.reference(*(x.float() for x in call.operands), **call.keywords, return_lse=True)
+    truth, known = package.reference(*call.operands, **call.keywords)
     assert known[0, :, 290].min() > 45 or of.analysis.by_query.weight == "capped", "the row has not grown"
     others = torch.ones(2, 300, dtype=torch.bool)
     others[0, 290] = False
     kept = torch.equal(out[others], before[others])
-    return max(apart(out, truth) / 8, apart(lse, known)) if kept else float("inf")
+    return deviation(out, lse, truth, known) if kept else float("inf")
 
 
 @pytest.mark.parametrize("size", [64, 128, 256])
@@ -170,12 +175,12 @@ def retaken(name: str, size: int, folder: Path, seed: int = 0, multiprocessors: 
     grown = torch.tensor([293, 302, 689])
     q[grown] = 60 * k[grown - 140]
     out, lse = package.attention(q, k, v, **more, return_lse=True)
-    truth, known = package.module.reference(*(x.float() for x in (q, k, v)), **more, return_lse=True)
+    truth, known = package.reference(q, k, v, **more)
     assert known[:, grown].min() > 45, "the rows have not grown"
     others = torch.ones(700, dtype=torch.bool)
     others[grown] = False
     kept = torch.equal(out[others], before[others])
-    return max(apart(out, truth) / 8, apart(lse[:, 3:690], known[:, 3:690])) if kept else float("inf")
+    return deviation(out, lse[:, 3:690], truth, known[:, 3:690]) if kept else float("inf")
 
 
 @pytest.mark.parametrize("size", [64, 128, 256])
@@ -196,9 +201,9 @@ def test_values_of_any_size_are_weighed(name: str, strength: int, size: float) -
     with torch.no_grad():
         q[0, 290], v[:] = strength * k[0, 100], v * size
     out, lse = package.attention(q, k, v, **call.keywords, return_lse=True)
-    truth, known = package.module.reference(*(x.float() for x in (q, k, v)), **call.keywords, return_lse=True)
+    truth, known = package.reference(q, k, v, **call.keywords)
     assert truth.isfinite().all()
-    assert max(apart(out / size, truth / size) / 8, apart(lse, known)) < CLOSE
+    assert deviation(out / size, lse, truth / size, known) < CLOSE
 
 
 @pytest.mark.parametrize("name", ["causal", "packed_causal"])
@@ -210,8 +215,8 @@ def test_scores_as_coarse_as_the_room_above_them_are_weighed(name: str) -> None:
     for strength in (1e8, 3e8, 1e9, -3e8):
         given = (strength * q.detach(), k.detach(), v.detach())
         out, lse = package.attention(*given, **call.keywords, return_lse=True)
-        truth, known = package.module.reference(*(x.float() for x in given), **call.keywords, return_lse=True)
-        assert max(apart(out, truth) / 8, apart(lse, known)) < CLOSE
+        truth, known = package.reference(*given, **call.keywords)
+        assert deviation(out, lse, truth, known) < CLOSE
 
 
 @pytest.mark.parametrize("fault", RETAKEN)
@@ -258,8 +263,8 @@ def test_rows_keep_their_bits_where_biases_hide_their_first_keys(mask: str, size
     bias = call.keywords["bias"].detach().clone()
     bias[0, 256:], bias[1, :200] = -torch.inf, -torch.inf
     whole, lse = package.attention(q, *others, bias=bias, return_lse=True)
-    truth, known = package.module.reference(*(x.float() for x in call.operands), bias=bias, return_lse=True)
-    assert max(apart(whole, truth) / 8, apart(lse, known)) < CLOSE
+    truth, known = package.reference(*call.operands, bias=bias)
+    assert deviation(whole, lse, truth, known) < CLOSE
     assert (whole[1, :200] == 0).all() and (lse[1, :, :200] == -torch.inf).all()
     for rows in (45, 109, 162, 173, 290):
         assert torch.equal(package.attention(q[:, -rows:], *others, bias=bias), whole[:, -rows:])
@@ -307,7 +312,7 @@ def test_what_queries_add_learns_beside_what_keys_do(tmp_path: Path) -> None:
         learned = [x for x in (*call.operands, *call.keywords.values()) if torch.is_tensor(x) and x.requires_grad]
         upstream = [torch.randn(x.shape, generator=torch.Generator().manual_seed(1)).to(x.dtype) for x in results]
         found = package.gradients(results, learned, upstream)
-        truth = package.module.reference(*(x.float() for x in call.operands), **call.keywords, return_lse=True)
+        truth = package.reference(*call.operands, **call.keywords)
         known = torch.autograd.grad(truth, learned, [x.float() for x in upstream])
         assert "hopper_backward.backward" in package.emulation.launched
         assert max(apart(x, y) for x, y in zip(found, known, strict=True)) < 2 * CLOSE
@@ -370,7 +375,7 @@ def test_the_lse_keeps_its_digits(name: str, strength: float, size: int) -> None
         more[given] = more[given].detach() * strength
     package = Package(GENERATED / name)
     found = package.attention(*call.operands, **more, return_lse=True)[1]
-    wanted = package.module.reference(*(x.float() for x in call.operands), **more, return_lse=True)[1]
+    wanted = package.reference(*call.operands, **more)[1]
     assert float((found - wanted).detach().abs().max()) < 1e-5
 
 
@@ -460,9 +465,9 @@ def test_every_row_of_mixed_sequences_is_found(
     q, k, v, dout = (torch.randn(rows, heads, size, generator=make).half() for heads in (4, 2, 2, 4))
     given = [x.requires_grad_() for x in (q, k, v)]
     package = Package(GENERATED / "packed_causal", multiprocessors=multiprocessors)
-    more = {"cu_seqlens": cuts, "max_seqlen": longest, "return_lse": True}
-    found = package.attention(*given, **more)
-    wanted = package.module.reference(*(x.float() for x in given), **more)
+    more = {"cu_seqlens": cuts, "max_seqlen": longest}
+    found = package.attention(*given, **more, return_lse=True)
+    wanted = package.reference(*given, **more)
     assert max(itertools.starmap(apart, zip(found, wanted, strict=True))) < CLOSE
     gradients = package.gradients(found[0], given, dout), torch.autograd.grad(wanted[0], given, dout.float())
     assert max(itertools.starmap(apart, zip(*gradients, strict=True))) < CLOSE

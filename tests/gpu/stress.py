@@ -1,6 +1,7 @@
 """Calls kernels for Hopper GPUs with random shapes, again and again, and holds them against the portable ones.
 
-python tests/gpu/stress.py [--launches N] [--seconds S] [--seed N] [--variants NAME,...] [--jobs N] [--small] [--here]
+python tests/gpu/stress.py [--launches N] [--times N] [--seconds S] [--seed N] [--variants NAME,...] [--jobs N]
+                           [--small] [--here]
 
 It needs `generator` on PYTHONPATH, and the packages that stand in `generated`.
 The calls run in a process of their own; the first one ends it when it stands still, and tells what was called last.
@@ -145,8 +146,13 @@ def same(what: str, found: Sequence[torch.Tensor], again: Sequence[torch.Tensor]
         raise Wrong(f"{what}: other bits the second time")
 
 
-def stress(package: Package, shape: Shape, tell: Callable[[str, float], None], repeats: bool) -> Counter[str]:
-    """Makes one call by both targets; gives how many launches of each pass were those of kernels for Hopper GPUs."""
+def stress(
+    package: Package, shape: Shape, tell: Callable[[str, float], None], times: int, repeats: bool
+) -> Counter[str]:
+    """Makes a call by both targets, by that for Hopper GPUs so many `times` more; gives its launches of each pass.
+
+    `repeats`: gradients of deterministic calls are held against each other, too.
+    """
     call = package.call(shape)
     limit = APART[shape.sizes.dtype]
 
@@ -158,29 +164,37 @@ def stress(package: Package, shape: Shape, tell: Callable[[str, float], None], r
             torch.cuda.synchronize()
         return made
 
-    def forward(target: str) -> torch.Tensor:
-        out: torch.Tensor = done(f"forward, {target}", lambda: package.forward(target, call))
-        return out
+    # one behind the other: programs of one launch begin while those of another end
+    def forward(target: str, times: int = 1) -> list[torch.Tensor]:
+        def launched() -> list[torch.Tensor]:
+            return [package.forward(target, call) for _ in range(times)]
 
-    def backward(target: str, out: torch.Tensor) -> list[torch.Tensor]:
-        found: list[torch.Tensor] = done(f"backward, {target}", lambda: package.backward(target, call, out))
+        outs: list[torch.Tensor] = done(f"forward, {target}", launched)
+        return outs
+
+    def backward(target: str, out: torch.Tensor, times: int = 1) -> list[list[torch.Tensor]]:
+        def launched() -> list[list[torch.Tensor]]:
+            return [package.backward(target, call, out) for _ in range(times)]
+
+        found: list[list[torch.Tensor]] = done(f"backward, {target}", launched)
         return found
 
-    out, right = forward("hopper"), forward("portable")
+    (out,), (right,) = forward("hopper"), forward("portable")
     hold("out", out.detach(), right.detach(), limit)
-    # this one is a launch that is remembered
-    same("out", [out], [forward("hopper")])
-    gradients, expected = backward("hopper", out), backward("portable", right)
-    for i, (x, y) in enumerate(zip(gradients, expected, strict=True)):
-        hold(f"gradient {i}", x, y, 2 * limit)
-    made = Counter(its for its, target in package.took().items() if target == "hopper")
+    # these are launches that are remembered
+    for again in forward("hopper", times):
+        same("out", [out], [again])
+    (expected,) = backward("portable", right)
+    for found in backward("hopper", out, 1 + times):
+        for i, (x, y) in enumerate(zip(found, expected, strict=True)):
+            hold(f"gradient {i}", x, y, 2 * limit)
+    made = Counter({its: 1 + times for its, target in package.took().items() if target == "hopper"})
     if not made["forward"]:
         raise Wrong("portable kernels ran in the place of those for Hopper GPUs")
-    made["forward"] = 2
     if repeats:
         torch.use_deterministic_algorithms(True)
         try:
-            same("gradients", backward("hopper", out), backward("hopper", out))
+            same("gradients", *backward("hopper", out, 2))
         finally:
             torch.use_deterministic_algorithms(False)
     return made
@@ -205,9 +219,10 @@ def run(asked: argparse.Namespace) -> None:
         # work of others changes which program waits for which
         if count % 2:
             with torch.cuda.stream(stream):
-                beside @ beside
+                for _ in range(asked.times):
+                    beside @ beside
         try:
-            made += stress(packages[shape.variant], shape, tell, repeats=count % 8 == 0)
+            made += stress(packages[shape.variant], shape, tell, asked.times, repeats=count % 8 == 0)
         except Wrong as why:
             raise SystemExit(f"{shape.told}: {why}") from None
         count += 1
@@ -224,7 +239,7 @@ def compile_first(names: Sequence[str], jobs: int) -> None:
 def _compile(wanted: tuple[str, int]) -> None:
     name, size = wanted
     some = next(shape for shape in shapes([name], 0, small=True) if shape.sizes.head_dim == size)
-    stress(Package(name), some, lambda what, patience: None, repeats=True)
+    stress(Package(name), some, lambda what, patience: None, times=1, repeats=True)
 
 
 def watch(command: Sequence[str]) -> int:
@@ -271,6 +286,7 @@ def main(given: Sequence[str] | None = None) -> int:
     style = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=style, allow_abbrev=False)
     parser.add_argument("--launches", type=int, default=10_000, help="passes by kernels for Hopper GPUs")
+    parser.add_argument("--times", type=int, default=16, help="launches of each shape and pass beside the first")
     parser.add_argument("--seconds", type=float, default=0, help="stop after so many; 0: do not")
     parser.add_argument("--seed", type=int, default=0, help="of the shapes")
     parser.add_argument("--variants", type=lambda text: text.split(","), default=[*VARIANTS], metavar="NAME,...")

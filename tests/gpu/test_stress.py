@@ -49,17 +49,46 @@ def test_a_call_is_held_against_the_other_target(name: str, monkeypatch: pytest.
 
     monkeypatch.setattr(package, "forward", forward)
     monkeypatch.setattr(package, "took", lambda: {"forward": "hopper", "backward": "hopper"})
-    made = stress.stress(package, shape, lambda what, patience: told.append((what, patience)), repeats=True)
-    assert made == {"forward": 2, "backward": 1} and not torch.are_deterministic_algorithms_enabled()
+    made = stress.stress(package, shape, lambda what, patience: told.append((what, patience)), times=2, repeats=True)
+    assert made == {"forward": 3, "backward": 3} and not torch.are_deterministic_algorithms_enabled()
     assert told[0] == (f"{shape.told}, forward, hopper", stress.COMPILING)
     assert told[1] == (f"{shape.told}, forward, hopper: waiting for the GPU", stress.PATIENCE)
     wrong["hopper"] = torch.tensor(0.1)
     with pytest.raises(stress.Wrong, match="out: "):
-        stress.stress(package, shape, lambda what, patience: None, repeats=False)
+        stress.stress(package, shape, lambda what, patience: None, times=1, repeats=False)
     wrong.clear()
     monkeypatch.setattr(package, "took", lambda: {"forward": "portable"})
     with pytest.raises(stress.Wrong, match="portable kernels ran"):
-        stress.stress(package, shape, lambda what, patience: None, repeats=False)
+        stress.stress(package, shape, lambda what, patience: None, times=1, repeats=False)
+
+
+def test_each_launch_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    package, shape = stress.Package("causal", "cpu"), stress.Shape("causal", Sizes(1, 5, 5, 4, 1, 16, 16, "fp16"))
+    made = {"forward": 0, "backward": 0}
+    wrong = ""
+    backward = package.backward
+
+    def tell(its: str, target: str) -> float:
+        made[its] += target == "hopper"
+        return 0.5 * (its == wrong and target == "hopper" and made[its] == 4)
+
+    def attend(target: str, call: calls.Call) -> torch.Tensor:
+        return package.modules[target].reference(*call.operands, **call.keywords) + tell("forward", target)
+
+    def differentiate(target: str, call: calls.Call, out: torch.Tensor) -> list[torch.Tensor]:
+        off = tell("backward", target)
+        return [x + off for x in backward(target, call, out)]
+
+    monkeypatch.setattr(package, "forward", attend)
+    monkeypatch.setattr(package, "backward", differentiate)
+    monkeypatch.setattr(package, "took", lambda: {"forward": "hopper", "backward": "hopper"})
+    for its, what in (("forward", "out: other bits"), ("backward", "gradient 0: ")):
+        wrong = its
+        made.update(forward=0, backward=0)
+        stress.stress(package, shape, lambda what, patience: None, times=2, repeats=False)
+        made.update(forward=0, backward=0)
+        with pytest.raises(stress.Wrong, match=what):
+            stress.stress(package, shape, lambda what, patience: None, times=3, repeats=False)
 
 
 def test_results_that_are_no_numbers_and_other_bits_are_refused() -> None:

@@ -236,8 +236,8 @@ class Backward(Weights):
     def _hiding(self) -> dict[str, tuple[Block, ...]]:
         """The statements that a mask takes, where they stand: `hidden` in front of weights, or `masked` behind them.
 
-        A branch costs least in front, where the wait for scores parts the step anyway. But -inf for a score hides none
-        that something is added to behind it: that may be inf at places that the mask hides.
+        A branch costs least in front, where the wait for scores parts the step anyway. Where something is added to
+        scores behind it, weights are cleared: what is added may be inf at places that the mask hides.
         """
         front = not self._masks_all and not self.added
         hides = Statement("p", "tl.where(keep, p, 0.0)")

@@ -156,28 +156,20 @@ def stress(
     call = package.call(shape)
     limit = APART[shape.sizes.dtype]
 
-    def done(what: str, function: Callable[[], Any]) -> Any:
+    def done(what: str, function: Callable[[], Any], times: int) -> list[Any]:
+        # one launch behind the other: programs of the next begin while those of the last one end
         tell(f"{shape.told}, {what}", COMPILING)
-        made = function()
+        made = [function() for _ in range(times)]
         tell(f"{shape.told}, {what}: waiting for the GPU", PATIENCE)
         if package.device == "cuda":
             torch.cuda.synchronize()
         return made
 
-    # one behind the other: programs of one launch begin while those of another end
     def forward(target: str, times: int = 1) -> list[torch.Tensor]:
-        def launched() -> list[torch.Tensor]:
-            return [package.forward(target, call) for _ in range(times)]
-
-        outs: list[torch.Tensor] = done(f"forward, {target}", launched)
-        return outs
+        return done(f"forward, {target}", lambda: package.forward(target, call), times)
 
     def backward(target: str, out: torch.Tensor, times: int = 1) -> list[list[torch.Tensor]]:
-        def launched() -> list[list[torch.Tensor]]:
-            return [package.backward(target, call, out) for _ in range(times)]
-
-        found: list[list[torch.Tensor]] = done(f"backward, {target}", launched)
-        return found
+        return done(f"backward, {target}", lambda: package.backward(target, call, out), times)
 
     (out,), (right,) = forward("hopper"), forward("portable")
     hold("out", out.detach(), right.detach(), limit)

@@ -2,7 +2,7 @@
 #
 #   made from     specs/dilated_window.yaml
 #   content hash  2e723b061e53e0a3
-#   text hash     1c46b0c45eb56ebb
+#   text hash     198dd15ac10f2387
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -93,4 +93,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {128: (512,), 256: (0,)}, "backward": {64: (1024,), 256: (2048,)}}
+HOPPER_IS_FASTER = {"forward": {128: (512,), 256: (0,)}, "backward": {64: (512,), 128: (1024,), 256: (1024,)}}

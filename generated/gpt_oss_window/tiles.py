@@ -2,7 +2,7 @@
 #
 #   made from     specs/gpt_oss_window.yaml
 #   content hash  932a3665c32d67d4
-#   text hash     7da5445317573051
+#   text hash     875722cfea574bc4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -93,4 +93,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {128: (512,), 256: (0,)}, "backward": {256: (2048,)}}
+HOPPER_IS_FASTER = {"forward": {128: (512,), 256: (0,)}, "backward": {}}

@@ -2,7 +2,7 @@
 #
 #   made from     specs/llama3_documents.yaml
 #   content hash  4b85700bae55b924
-#   text hash     29369663da0f9855
+#   text hash     20807854f6e5e298
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -93,4 +93,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {256: (0,)}, "backward": {256: (2048,)}}
+HOPPER_IS_FASTER = {"forward": {256: (0,)}, "backward": {128: (4096,), 256: (4096,)}}

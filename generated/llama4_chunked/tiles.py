@@ -2,7 +2,7 @@
 #
 #   made from     specs/llama4_chunked.yaml
 #   content hash  2ee96d6fc6959947
-#   text hash     59262a539c70bcdf
+#   text hash     daeed04bdf7b3753
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -95,5 +95,5 @@ TILES_HOPPER = {
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (512,), 128: (512,), 256: (0,)},
-    "backward": {64: (1024,), 128: (1024,), 256: (2048,)},
+    "backward": {64: (512,), 128: (1024,), 256: (1024,)},
 }

@@ -2,7 +2,7 @@
 #
 #   made from     specs/mistral.yaml
 #   content hash  b18fc9cc245912a1
-#   text hash     11f4d881ba108301
+#   text hash     7ca96925f4c079b5
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -95,5 +95,5 @@ TILES_HOPPER = {
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (512,), 128: (512,), 256: (0,)},
-    "backward": {64: (1024,), 128: (1024,), 256: (2048,)},
+    "backward": {64: (512,), 128: (1024,), 256: (1024,)},
 }

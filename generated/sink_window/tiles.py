@@ -2,7 +2,7 @@
 #
 #   made from     specs/sink_window.yaml
 #   content hash  5a2a4b3f743eb8a9
-#   text hash     9851ecfca6e520cb
+#   text hash     f2956671e526c3e6
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -113,8 +113,8 @@ TILES_HOPPER = {
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (512,), 128: (512,), 256: (0,)},
-    "backward": {64: (1024,), 128: (1024,), 256: (2048,)},
+    "backward": {64: (512,), 128: (1024,), 256: (1024,)},
 }
 
 # how many keys before its own a query must be able to see for that, by columns of a tile
-HOPPER_REACH = {"forward": {64: 1000, 128: 100}, "backward": {64: 500, 128: 600}}
+HOPPER_REACH = {"forward": {64: 1000, 128: 100}, "backward": {64: 500, 128: 500, 256: 500}}

@@ -2,7 +2,7 @@
 #
 #   made from     specs/sliding_window.yaml
 #   content hash  c7c1b4e8fe4039e9
-#   text hash     237eb1d9fc33b18b
+#   text hash     28a5467dcfc75828
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -95,5 +95,5 @@ TILES_HOPPER = {
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (512,), 128: (512,), 256: (0,)},
-    "backward": {64: (1024,), 128: (1024,), 256: (2048,)},
+    "backward": {64: (512,), 128: (1024,), 256: (1024,)},
 }

@@ -2,7 +2,7 @@
 #
 #   made from     specs/streaming_llm.yaml
 #   content hash  022f320b0d27541a
-#   text hash     e64c3e69d35e2017
+#   text hash     00e17afde4a6a786
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -95,5 +95,5 @@ TILES_HOPPER = {
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (512,), 128: (512,), 256: (0,)},
-    "backward": {64: (1024,), 128: (1024,), 256: (2048,)},
+    "backward": {64: (512,), 128: (1024,), 256: (1024,)},
 }

@@ -2,7 +2,7 @@
 #
 #   made from     specs/transfusion.yaml
 #   content hash  e8ab6d3d5939f6a1
-#   text hash     d0659241d2e7008d
+#   text hash     658e4975ecead95a
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -93,4 +93,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {64: (16384,), 128: (0,)}, "backward": {64: (4096,), 128: (1024,), 256: (2048,)}}
+HOPPER_IS_FASTER = {"forward": {64: (16384,), 128: (0,)}, "backward": {64: (512,), 128: (768,), 256: (1024,)}}

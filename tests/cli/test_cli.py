@@ -46,6 +46,13 @@ def test_check_tells_good_specs() -> None:
     assert run("check", write("one"), "causal").stdout == "specs/one.yaml: good\nspecs/causal.yaml: good\n"
 
 
+def test_check_calls_specs_as_the_user_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write("one")
+    assert run("check", str(Path(path).resolve())).stdout == f"{Path(path).resolve().as_posix()}: good\n"
+    monkeypatch.chdir("specs")
+    assert run("check", "one.yaml").stdout == "one.yaml: good\n"
+
+
 def test_check_tells_of_scores_that_leave_out_the_product() -> None:
     path = write("far", "name: {name}\nscore:\n  - softcap: {{cap: 3}}\n  - expr: -0.5 * abs(q - k)\n")
     told = "specs/far.yaml: good; -0.5 * abs(q - k) takes the place of the score so far\n"

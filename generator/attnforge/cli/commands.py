@@ -85,12 +85,15 @@ def list_() -> None:
 def check(specs: Sequence[str]) -> None:
     """Parse and plan only; tell every mistake with its place, and which specs are good."""
     from ..plan import plan
+    from ..source import resources
 
     loaded, problems = arguments.read(specs)
-    for spec in loaded.values():
+    shipped = set(resources.variants().values())
+    for path, spec in loaded.items():
         plan.build(spec)
         told = (f"; {term.label} takes the place of the score so far" for term in spec.scores if term.replaces)
-        click.echo(f"{spec.source}: good{''.join(told)}")
+        name = spec.source if path in shipped else path.as_posix()
+        click.echo(f"{name}: good{''.join(told)}")
     arguments.refuse(problems)
 
 

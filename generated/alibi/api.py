@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  260ed02dcf42aacd
-#   text hash     f0239d8b20c13fb9
+#   content hash  9b9b2e97e47ffd4d
+#   text hash     b6f86ba51c2bc135
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

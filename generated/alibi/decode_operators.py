@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  260ed02dcf42aacd
-#   text hash     f518939ab76a21d9
+#   content hash  9b9b2e97e47ffd4d
+#   text hash     5e01fb98575bf48a
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  260ed02dcf42aacd
-#   text hash     1134f447fcc09d2f
+#   content hash  9b9b2e97e47ffd4d
+#   text hash     f7b31895b854a4d9
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  260ed02dcf42aacd
-#   text hash     fa873220b62ade55
+#   content hash  9b9b2e97e47ffd4d
+#   text hash     660f43e2f12dede3
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 
@@ -184,7 +184,7 @@ def query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M: tl.constexpr):
 @triton.jit
 def in_slopes_default(h, Hq):
     """Default of `slopes` for a head."""
-    part0 = power(2, tl.floor(tl.log(as_float(Hq)) / 0.6931471805599453 + 0.001))
+    part0 = power(2, tl.floor(tl.log(as_float(Hq)) / 0.6931471805599453 + 1e-05))
     return tl.cast(
         tl.where(h < part0, power(2, -8 * (h + 1) / part0), power(2, -4 * (2 * (h - part0) + 1) / part0)), tl.float32
     )

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  260ed02dcf42aacd
-#   text hash     3ba31a6c5925f7f8
+#   content hash  9b9b2e97e47ffd4d
+#   text hash     f0831ce64a4d9366
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -40,13 +40,13 @@ def _reference(q, k, v, k_lens, k_starts, q_start, in_slopes, scale, return_lse)
         if in_slopes is None:
             in_slopes = (
                 lambda h: torch.where(
-                    h < 2 ** math.floor(math.log(heads) / math.log(2) + 0.001),
-                    2 ** ((-8 * (h + 1)).to(dtype) / 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)),
+                    h < 2 ** math.floor(math.log(heads) / math.log(2) + 1e-05),
+                    2 ** ((-8 * (h + 1)).to(dtype) / 2 ** math.floor(math.log(heads) / math.log(2) + 1e-05)),
                     2
                     ** (
                         -4
-                        * (2 * (h.to(dtype) - 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)) + 1)
-                        / 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)
+                        * (2 * (h.to(dtype) - 2 ** math.floor(math.log(heads) / math.log(2) + 1e-05)) + 1)
+                        / 2 ** math.floor(math.log(heads) / math.log(2) + 1e-05)
                     ),
                 )
             )(torch.arange(heads, device=device)).to(dtype)
@@ -56,8 +56,7 @@ def _reference(q, k, v, k_lens, k_starts, q_start, in_slopes, scale, return_lse)
         if k_lens is k_starts is q_start is None:
             out, lse = _attend(q, k, v, in_slopes, scale, k.shape[1] - q.shape[1])
         else:
-            # weights of no keys: zeros that autograd knows of
-            out = torch.einsum("bihd,bjgd,bjge->bihe", q, k[:, :0], v[:, :0])
+            out = q.new_zeros(*q.shape[:3], v.shape[3])
             lse = v.new_full((q.shape[0], q.shape[2], q.shape[1]), -math.inf)
             for entry, queries, keys, q_begin in _parts(q, k, k_lens, k_starts, q_start):
                 one, rows, seen = slice(*entry), slice(*queries), slice(*keys)
@@ -69,7 +68,9 @@ def _reference(q, k, v, k_lens, k_starts, q_start, in_slopes, scale, return_lse)
                     scale,
                     q_begin,
                 )
-        out, lse = out.to(out_dtype), lse.to(dtype)
+        # the sum of no number of each: 0, by which autograd knows of those that no result hangs on
+        nothing = sum(x[None][:0].sum() for x in (q, k, v, in_slopes))
+        out, lse = (out + nothing).to(out_dtype), (lse + nothing).to(dtype)
     return (out, lse) if return_lse else out
 
 
@@ -88,7 +89,7 @@ def _attend(q, k, v, in_slopes, scale, q_begin):
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
     if 0 in (q.shape[0], q_len, k_len):  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
-        return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
+        return q.new_zeros(q.shape[0], q_len, heads, v.shape[-1]), lse
     in_slopes = in_slopes.to(dtype)
 
     score = _scores(q, k) * scale

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  260ed02dcf42aacd
-#   text hash     a4908ef8013a85b6
+#   content hash  9b9b2e97e47ffd4d
+#   text hash     34e3b2ddeee2a9a7
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -46,13 +46,13 @@ def make_inputs(case, seed=0):
     inputs = checks.arguments(case, PACKED, q, k, v)
     inputs["slopes"] = (
         lambda h: torch.where(
-            h < 2 ** math.floor(math.log(heads) / math.log(2) + 0.001),
-            2 ** ((-8 * (h + 1)).to(dtype) / 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)),
+            h < 2 ** math.floor(math.log(heads) / math.log(2) + 1e-05),
+            2 ** ((-8 * (h + 1)).to(dtype) / 2 ** math.floor(math.log(heads) / math.log(2) + 1e-05)),
             2
             ** (
                 -4
-                * (2 * (h.to(dtype) - 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)) + 1)
-                / 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)
+                * (2 * (h.to(dtype) - 2 ** math.floor(math.log(heads) / math.log(2) + 1e-05)) + 1)
+                / 2 ** math.floor(math.log(heads) / math.log(2) + 1e-05)
             ),
         )
     )(torch.arange(heads, device=device)).to(dtype) * (1 + make.floats((Hq,)) / 8)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  260ed02dcf42aacd
-#   text hash     4ccb70b53f391048
+#   content hash  9b9b2e97e47ffd4d
+#   text hash     4361345940fe079b
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b96bc81594aef7d8
-#   text hash     34bf2c0a5c435800
+#   content hash  8a4efd91cd753484
+#   text hash     89221254106903cd
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b96bc81594aef7d8
-#   text hash     29c24eb80bbbfd78
+#   content hash  8a4efd91cd753484
+#   text hash     3674bda53d2a1805
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

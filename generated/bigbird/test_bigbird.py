@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b96bc81594aef7d8
-#   text hash     ea8cf60e7f10ee00
+#   content hash  8a4efd91cd753484
+#   text hash     c74e7842f0d26974
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

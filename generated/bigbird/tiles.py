@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b96bc81594aef7d8
-#   text hash     75e4d2796ef3bf57
+#   content hash  8a4efd91cd753484
+#   text hash     bcea6c9e943f55b2
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f7292a7510425f03
-#   text hash     ea2d738578e9126b
+#   content hash  d9876db34d7506ca
+#   text hash     fba0713e50ad3f01
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

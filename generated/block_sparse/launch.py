@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f7292a7510425f03
-#   text hash     0154ce5e00e269d6
+#   content hash  d9876db34d7506ca
+#   text hash     3fcf7645ce1bd4ce
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

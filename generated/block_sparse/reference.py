@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f7292a7510425f03
-#   text hash     b73dd42bf3aecd96
+#   content hash  d9876db34d7506ca
+#   text hash     ec7551c4421c72f5
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -42,8 +42,7 @@ def _reference(q, k, v, k_lens, k_starts, q_start, in_block_mask, scale, return_
         if k_lens is k_starts is q_start is None:
             out, lse = _attend(q, k, v, in_block_mask, scale, k.shape[1] - q.shape[1])
         else:
-            # weights of no keys: zeros that autograd knows of
-            out = torch.einsum("bihd,bjgd,bjge->bihe", q, k[:, :0], v[:, :0])
+            out = q.new_zeros(*q.shape[:3], v.shape[3])
             lse = v.new_full((q.shape[0], q.shape[2], q.shape[1]), -math.inf)
             for entry, queries, keys, q_begin in _parts(q, k, k_lens, k_starts, q_start):
                 one, rows, seen = slice(*entry), slice(*queries), slice(*keys)
@@ -59,7 +58,9 @@ def _reference(q, k, v, k_lens, k_starts, q_start, in_block_mask, scale, return_
                     scale,
                     q_begin,
                 )
-        out, lse = out.to(out_dtype), lse.to(dtype)
+        # the sum of no number of each: 0, by which autograd knows of those that no result hangs on
+        nothing = sum(x[None][:0].sum() for x in (q, k, v))
+        out, lse = (out + nothing).to(out_dtype), (lse + nothing).to(dtype)
     return (out, lse) if return_lse else out
 
 
@@ -80,7 +81,7 @@ def _attend(q, k, v, in_block_mask, scale, q_begin):
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
     if 0 in (q.shape[0], q_len, k_len):  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
-        return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
+        return q.new_zeros(q.shape[0], q_len, heads, v.shape[-1]), lse
     in_block_mask = in_block_mask[(None,) * (4 - in_block_mask.dim())].expand(
         batch, heads, -(-q_len // 64), -(-k_len // 64)
     )

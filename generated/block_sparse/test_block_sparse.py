@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f7292a7510425f03
-#   text hash     82dde9ebec3b3944
+#   content hash  d9876db34d7506ca
+#   text hash     f3ef766587c8b2da
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

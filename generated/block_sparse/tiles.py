@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f7292a7510425f03
-#   text hash     477b28ec934abc20
+#   content hash  d9876db34d7506ca
+#   text hash     7f106c6fba3a8ac2
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

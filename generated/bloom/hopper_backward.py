@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7d789ec1ee17d59e
-#   text hash     c210487aa21d1645
+#   content hash  4bca4ac6f6a7086a
+#   text hash     dab495d50d3989ad
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7d789ec1ee17d59e
-#   text hash     3f3d2f03f776bf52
+#   content hash  4bca4ac6f6a7086a
+#   text hash     1fcd2b71939c3a1c
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

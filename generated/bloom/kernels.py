@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7d789ec1ee17d59e
-#   text hash     eec77875e45ebf0c
+#   content hash  4bca4ac6f6a7086a
+#   text hash     4ad33dbc80ba71d9
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 
@@ -181,7 +181,7 @@ def query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M: tl.constexpr):
 @triton.jit
 def in_slopes_default(h, Hq):
     """Default of `slopes` for a head."""
-    part0 = power(2, tl.floor(tl.log(as_float(Hq)) / 0.6931471805599453 + 0.001))
+    part0 = power(2, tl.floor(tl.log(as_float(Hq)) / 0.6931471805599453 + 1e-05))
     return tl.cast(
         tl.where(h < part0, power(2, -8 * (h + 1) / part0), power(2, -4 * (2 * (h - part0) + 1) / part0)), tl.float32
     )

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7d789ec1ee17d59e
-#   text hash     5e0192ae706a8c98
+#   content hash  4bca4ac6f6a7086a
+#   text hash     0cc73aaf7d138ac9
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -46,13 +46,13 @@ def make_inputs(case, seed=0):
     inputs = checks.arguments(case, PACKED, q, k, v)
     inputs["slopes"] = (
         lambda h: torch.where(
-            h < 2 ** math.floor(math.log(heads) / math.log(2) + 0.001),
-            2 ** ((-8 * (h + 1)).to(dtype) / 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)),
+            h < 2 ** math.floor(math.log(heads) / math.log(2) + 1e-05),
+            2 ** ((-8 * (h + 1)).to(dtype) / 2 ** math.floor(math.log(heads) / math.log(2) + 1e-05)),
             2
             ** (
                 -4
-                * (2 * (h.to(dtype) - 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)) + 1)
-                / 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)
+                * (2 * (h.to(dtype) - 2 ** math.floor(math.log(heads) / math.log(2) + 1e-05)) + 1)
+                / 2 ** math.floor(math.log(heads) / math.log(2) + 1e-05)
             ),
         )
     )(torch.arange(heads, device=device)).to(dtype) * (1 + make.floats((Hq,)) / 8)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7d789ec1ee17d59e
-#   text hash     7bf60f78dc8a362b
+#   content hash  4bca4ac6f6a7086a
+#   text hash     8be55cc08c17582f
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1445e722a70e59d5
-#   text hash     b2847563aebec7c7
+#   content hash  55c72e21aa393d31
+#   text hash     1752b89adb2c0ff9
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

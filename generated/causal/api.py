@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1445e722a70e59d5
-#   text hash     738ac8d02640a9ab
+#   content hash  55c72e21aa393d31
+#   text hash     715853c1dda5e94b
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

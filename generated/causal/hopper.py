@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1445e722a70e59d5
-#   text hash     9e27ca7065d19126
+#   content hash  55c72e21aa393d31
+#   text hash     fbcac3367d351fc5
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1445e722a70e59d5
-#   text hash     e2dfd2cf173274d0
+#   content hash  55c72e21aa393d31
+#   text hash     892f24df68f6b4d1
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

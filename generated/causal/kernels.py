@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1445e722a70e59d5
-#   text hash     9a0b77f7e7473f9e
+#   content hash  55c72e21aa393d31
+#   text hash     34c4bc2d45396af3
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

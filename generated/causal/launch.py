@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1445e722a70e59d5
-#   text hash     7ab242f40de8a4a1
+#   content hash  55c72e21aa393d31
+#   text hash     f37c420a9413dc22
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

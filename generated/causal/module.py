@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1445e722a70e59d5
-#   text hash     bacdc6ed058367e1
+#   content hash  55c72e21aa393d31
+#   text hash     655908d8b1e64ff8
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

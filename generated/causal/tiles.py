@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1445e722a70e59d5
-#   text hash     ab14c8ce7ce09844
+#   content hash  55c72e21aa393d31
+#   text hash     6a0898648e20eaa9
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

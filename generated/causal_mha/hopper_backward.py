@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b03b9b35350159b5
-#   text hash     9042340ddfeae019
+#   content hash  b017ce2ab8b09a34
+#   text hash     d5c0cdf1951a26c9
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b03b9b35350159b5
-#   text hash     d8ea258c214e7ab8
+#   content hash  b017ce2ab8b09a34
+#   text hash     dab81368aea0ee1a
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b03b9b35350159b5
-#   text hash     179644cba7471183
+#   content hash  b017ce2ab8b09a34
+#   text hash     8362399b922d4c42
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b03b9b35350159b5
-#   text hash     f7657c4c9702f219
+#   content hash  b017ce2ab8b09a34
+#   text hash     c2dffc8515556200
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

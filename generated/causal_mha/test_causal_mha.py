@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b03b9b35350159b5
-#   text hash     c2272b9ec941cbe6
+#   content hash  b017ce2ab8b09a34
+#   text hash     3378f82335e2704c
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

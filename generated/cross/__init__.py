@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fb96d343c63d23bf
-#   text hash     85a83fd579467f46
+#   content hash  55dde1295402d199
+#   text hash     8e510ef229a2e57e
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

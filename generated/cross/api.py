@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fb96d343c63d23bf
-#   text hash     09a5b629f0f2e146
+#   content hash  55dde1295402d199
+#   text hash     1ee74a9c606611ed
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fb96d343c63d23bf
-#   text hash     b37a56c3e2afd5a2
+#   content hash  55dde1295402d199
+#   text hash     7d8b7373964dbfb3
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fb96d343c63d23bf
-#   text hash     7133e73ddac379a1
+#   content hash  55dde1295402d199
+#   text hash     a014c4a586dade1a
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ec7efe540af59d62
-#   text hash     2e4e8f3508343eeb
+#   content hash  09886f3d3f492a6a
+#   text hash     c30d5d1c5688b096
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

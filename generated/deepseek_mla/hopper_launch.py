@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ec7efe540af59d62
-#   text hash     2bc14246f58e5ec5
+#   content hash  09886f3d3f492a6a
+#   text hash     aacf7ad149ac1da7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

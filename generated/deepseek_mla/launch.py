@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ec7efe540af59d62
-#   text hash     101b4da5696524c4
+#   content hash  09886f3d3f492a6a
+#   text hash     5e91c12e3946a433
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

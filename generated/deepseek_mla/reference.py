@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ec7efe540af59d62
-#   text hash     a1f95688b2fbf3e6
+#   content hash  09886f3d3f492a6a
+#   text hash     2e4b61debaeca191
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -38,8 +38,7 @@ def reference(
         if k_lens is k_starts is q_start is None:
             out, lse, max_logit, key_sums = _attend(q, k, v, scale, k.shape[1] - q.shape[1])
         else:
-            # weights of no keys: zeros that autograd knows of
-            out = torch.einsum("bihd,bjgd,bjge->bihe", q, k[:, :0], v[:, :0])
+            out = q.new_zeros(*q.shape[:3], v.shape[3])
             lse = v.new_full((q.shape[0], q.shape[2], q.shape[1]), -math.inf)
             max_logit, key_sums = q.new_full((q.shape[2],), -math.inf), q.new_zeros(q.shape[0], q.shape[2], k.shape[1])
             for entry, queries, keys, q_begin in _parts(q, k, k_lens, k_starts, q_start):
@@ -52,7 +51,9 @@ def reference(
                     q_begin,
                 )
                 max_logit = torch.maximum(max_logit, largest)
-        out, lse = out.to(out_dtype), lse.to(dtype)
+        # the sum of no number of each: 0, by which autograd knows of those that no result hangs on
+        nothing = sum(x[None][:0].sum() for x in (q, k, v))
+        out, lse = (out + nothing).to(out_dtype), (lse + nothing).to(dtype)
     more = (
         *([lse] if return_lse else []),
         *([max_logit] if return_max_logit else []),
@@ -75,7 +76,7 @@ def _attend(q, k, v, scale, q_begin):
     if 0 in (q.shape[0], q_len, k_len):  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
         nothing = q.new_full((heads,), -math.inf), q.new_zeros(q.shape[0], heads, k_len)
-        return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse, *nothing
+        return q.new_zeros(q.shape[0], q_len, heads, v.shape[-1]), lse, *nothing
 
     score = _scores(q, k) * scale
     keep = k_pos <= q_pos  # causal

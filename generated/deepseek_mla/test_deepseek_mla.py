@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ec7efe540af59d62
-#   text hash     db3bc1b5ea04fa04
+#   content hash  09886f3d3f492a6a
+#   text hash     0f486e147744ee01
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

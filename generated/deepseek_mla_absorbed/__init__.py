@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  de9f335ccd764ca4
-#   text hash     1cd64fd9e830b69b
+#   content hash  7a6cc6934905bbe9
+#   text hash     902f6c905a8c4f6e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the latent ones.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  de9f335ccd764ca4
-#   text hash     9f00fdc2067a601a
+#   content hash  7a6cc6934905bbe9
+#   text hash     dd41fbd1385677e8
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; other names as at its head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  de9f335ccd764ca4
-#   text hash     fa4858a621c4a99e
+#   content hash  7a6cc6934905bbe9
+#   text hash     4620bf999a42747d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

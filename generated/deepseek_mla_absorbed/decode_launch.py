@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  de9f335ccd764ca4
-#   text hash     a62d2d0415040d5e
+#   content hash  7a6cc6934905bbe9
+#   text hash     c8b77a6c0a669590
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

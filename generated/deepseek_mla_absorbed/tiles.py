@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  de9f335ccd764ca4
-#   text hash     e5451bbc03e15b54
+#   content hash  7a6cc6934905bbe9
+#   text hash     926efdcbc9a9e49f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e5d686a0ba3dd74a
-#   text hash     a03292e78dee84f8
+#   content hash  ea626ceccd0bc64e
+#   text hash     b9fb9647d34ba680
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

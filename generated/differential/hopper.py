@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e5d686a0ba3dd74a
-#   text hash     fc8b12f6188f69d6
+#   content hash  ea626ceccd0bc64e
+#   text hash     fde31dd506b4ee46
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

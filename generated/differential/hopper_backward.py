@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e5d686a0ba3dd74a
-#   text hash     cbf2117e84558d95
+#   content hash  ea626ceccd0bc64e
+#   text hash     dc3469adceadb65b
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e5d686a0ba3dd74a
-#   text hash     35b5a3193d8f5d02
+#   content hash  ea626ceccd0bc64e
+#   text hash     d3ee65f37ff908da
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

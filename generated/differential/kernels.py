@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e5d686a0ba3dd74a
-#   text hash     4af894563f1d9a63
+#   content hash  ea626ceccd0bc64e
+#   text hash     b6a82d006b661008
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

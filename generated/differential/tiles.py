@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e5d686a0ba3dd74a
-#   text hash     c89107d50d0e106c
+#   content hash  ea626ceccd0bc64e
+#   text hash     bccccbdf4c548795
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2e723b061e53e0a3
-#   text hash     b0a557eb2bbd683d
+#   content hash  8e9f5a7f8a16d73f
+#   text hash     d990c7ecf3a3f673
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

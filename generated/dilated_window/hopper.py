@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2e723b061e53e0a3
-#   text hash     f3a5294f763b2cdb
+#   content hash  8e9f5a7f8a16d73f
+#   text hash     2f249ab2dd2833d5
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2e723b061e53e0a3
-#   text hash     eae4e31be3c0e057
+#   content hash  8e9f5a7f8a16d73f
+#   text hash     13a573f27dd1f599
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

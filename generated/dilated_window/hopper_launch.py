@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2e723b061e53e0a3
-#   text hash     ea071e0e34efba3b
+#   content hash  8e9f5a7f8a16d73f
+#   text hash     c0e92e2075f1aee7
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

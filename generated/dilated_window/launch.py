@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2e723b061e53e0a3
-#   text hash     f5fd2c5790738c42
+#   content hash  8e9f5a7f8a16d73f
+#   text hash     284d4fc2f8e7d63e
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6273139a1932f366
-#   text hash     55d18c3ddca3a45e
+#   content hash  a86626cf72180d4e
+#   text hash     8ade3eb3960ffa39
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6273139a1932f366
-#   text hash     2d29825688ef6f18
+#   content hash  a86626cf72180d4e
+#   text hash     8adcee06db49a4d5
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6273139a1932f366
-#   text hash     90a6dff2f88f40c8
+#   content hash  a86626cf72180d4e
+#   text hash     8983563d26c69ccb
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

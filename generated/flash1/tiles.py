@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6273139a1932f366
-#   text hash     85a43b7bfd076507
+#   content hash  a86626cf72180d4e
+#   text hash     f442c2990fbc1862
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

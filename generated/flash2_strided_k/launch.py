@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  fec0c03796a9c781
-#   text hash     fb1ce60c558d1d1d
+#   content hash  4ad8f5bc66b21db6
+#   text hash     cb84deeecd99a0c7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

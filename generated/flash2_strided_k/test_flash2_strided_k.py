@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  fec0c03796a9c781
-#   text hash     fbd49432304a73c9
+#   content hash  4ad8f5bc66b21db6
+#   text hash     d8f587f0fb9f7d86
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  70f8b8cc7ef5b0f5
-#   text hash     17805672416c68ab
+#   content hash  e62112529afd5499
+#   text hash     f423e01dee7a4715
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

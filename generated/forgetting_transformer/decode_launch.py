@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  70f8b8cc7ef5b0f5
-#   text hash     de60eb0d87ea1a43
+#   content hash  e62112529afd5499
+#   text hash     ee5a3f78fb935b1a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  70f8b8cc7ef5b0f5
-#   text hash     16a534e085f4796f
+#   content hash  e62112529afd5499
+#   text hash     3a3051aafcf8c7db
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

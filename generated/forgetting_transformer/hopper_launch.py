@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  70f8b8cc7ef5b0f5
-#   text hash     48752929c5beb28b
+#   content hash  e62112529afd5499
+#   text hash     798043159f36208b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  70f8b8cc7ef5b0f5
-#   text hash     f0162f9ea724902b
+#   content hash  e62112529afd5499
+#   text hash     b9400ba3b4c390b3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

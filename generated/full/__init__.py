@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3c2359f4fac78fe6
-#   text hash     a359c93affef933e
+#   content hash  1d158b680fbb702e
+#   text hash     b7f5fbd6c5f05536
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3c2359f4fac78fe6
-#   text hash     0ce706b8a3931250
+#   content hash  1d158b680fbb702e
+#   text hash     93a18c0efccb2dc9
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3c2359f4fac78fe6
-#   text hash     567e33fac8d12f92
+#   content hash  1d158b680fbb702e
+#   text hash     5d0ef68871612aa9
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3c2359f4fac78fe6
-#   text hash     38af65369840793b
+#   content hash  1d158b680fbb702e
+#   text hash     cd7569f8ab418211
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

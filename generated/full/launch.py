@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3c2359f4fac78fe6
-#   text hash     7b175f2241b1c75c
+#   content hash  1d158b680fbb702e
+#   text hash     fb5956d13c87c338
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3c2359f4fac78fe6
-#   text hash     efa4285bccbd8614
+#   content hash  1d158b680fbb702e
+#   text hash     b82ea5f0473950e7
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

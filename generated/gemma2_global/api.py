@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a21dd9b8354a97fd
-#   text hash     66ef8b6ba5c4cdc5
+#   content hash  78bd1aab0850260f
+#   text hash     e24727a910bab52b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

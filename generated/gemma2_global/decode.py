@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a21dd9b8354a97fd
-#   text hash     178f19183c09f32b
+#   content hash  78bd1aab0850260f
+#   text hash     ba275cc86aab5342
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

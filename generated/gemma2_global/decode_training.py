@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a21dd9b8354a97fd
-#   text hash     ac0461c2e5539b21
+#   content hash  78bd1aab0850260f
+#   text hash     2992085933528a9a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

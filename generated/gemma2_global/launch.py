@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a21dd9b8354a97fd
-#   text hash     1cb17d48ca9c70a8
+#   content hash  78bd1aab0850260f
+#   text hash     6e0bc7cf2fc2406d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a21dd9b8354a97fd
-#   text hash     09098df61e5aa0ff
+#   content hash  78bd1aab0850260f
+#   text hash     0f81103afcb2bda6
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  47c5d1ee017eef6c
-#   text hash     6c3244d034d19d86
+#   content hash  f015176912e72f35
+#   text hash     3d7d0a199353331d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  47c5d1ee017eef6c
-#   text hash     8d7e40495e190ae8
+#   content hash  f015176912e72f35
+#   text hash     f550fd6cbcb6da92
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

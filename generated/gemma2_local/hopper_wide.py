@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  47c5d1ee017eef6c
-#   text hash     a55cbd25a5c0defd
+#   content hash  f015176912e72f35
+#   text hash     5a4166cb27d29eca
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  47c5d1ee017eef6c
-#   text hash     0a47010cad41d64c
+#   content hash  f015176912e72f35
+#   text hash     d46089ffc74f7caa
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

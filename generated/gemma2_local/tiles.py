@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  47c5d1ee017eef6c
-#   text hash     9b6fb6bf6e855a9c
+#   content hash  f015176912e72f35
+#   text hash     e433be63336882ef
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  83eb6d3a33c78446
-#   text hash     2e6674f21e68a1a2
+#   content hash  e0655386d65df91c
+#   text hash     26f4ee7d1dce27ce
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

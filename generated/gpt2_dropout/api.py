@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  83eb6d3a33c78446
-#   text hash     baa35d658c61dace
+#   content hash  e0655386d65df91c
+#   text hash     fe8e7322ed420c4b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

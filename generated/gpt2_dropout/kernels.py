@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  83eb6d3a33c78446
-#   text hash     f0053f2f9b95f858
+#   content hash  e0655386d65df91c
+#   text hash     348983a3f80380bb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

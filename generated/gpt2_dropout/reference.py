@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  83eb6d3a33c78446
-#   text hash     fe92bec987cc6c6d
+#   content hash  e0655386d65df91c
+#   text hash     3690312ef65641dc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -38,8 +38,7 @@ def reference(
         if k_lens is k_starts is q_start is None:
             out, lse = _attend(q, k, v, dropout_p, seed, scale, k.shape[1] - q.shape[1])
         else:
-            # weights of no keys: zeros that autograd knows of
-            out = torch.einsum("bihd,bjgd,bjge->bihe", q, k[:, :0], v[:, :0])
+            out = q.new_zeros(*q.shape[:3], v.shape[3])
             lse = v.new_full((q.shape[0], q.shape[2], q.shape[1]), -math.inf)
             for entry, queries, keys, q_begin in _parts(q, k, k_lens, k_starts, q_start):
                 one, rows, seen = slice(*entry), slice(*queries), slice(*keys)
@@ -54,7 +53,9 @@ def reference(
                     entry[0],
                     drawn=q_begin,
                 )
-        out, lse = out.to(out_dtype), lse.to(dtype)
+        # the sum of no number of each: 0, by which autograd knows of those that no result hangs on
+        nothing = sum(x[None][:0].sum() for x in (q, k, v))
+        out, lse = (out + nothing).to(out_dtype), (lse + nothing).to(dtype)
     return (out, lse) if return_lse else out
 
 
@@ -75,7 +76,7 @@ def _attend(q, k, v, dropout_p, seed, scale, q_begin, entry=0, drawn=0):
     k_pos = torch.arange(k_len, device=device)
     if 0 in (q.shape[0], q_len, k_len):  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
-        return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
+        return q.new_zeros(q.shape[0], q_len, heads, v.shape[-1]), lse
 
     score = _scores(q, k) * scale
     keep = k_pos <= q_pos  # causal

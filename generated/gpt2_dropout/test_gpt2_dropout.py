@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  83eb6d3a33c78446
-#   text hash     3558d52460dc5edf
+#   content hash  e0655386d65df91c
+#   text hash     2652bd36e10c7d15
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  70d1caef869a54f6
-#   text hash     8defd3b274e296b9
+#   content hash  da6674c62d65ca0a
+#   text hash     385567f6a2652c34
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  70d1caef869a54f6
-#   text hash     a3c1ea172d8696c9
+#   content hash  da6674c62d65ca0a
+#   text hash     d49b582a385fdc3b
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  70d1caef869a54f6
-#   text hash     0c324ff7278a3465
+#   content hash  da6674c62d65ca0a
+#   text hash     dcd02d9dcc134f7f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  70d1caef869a54f6
-#   text hash     08d37165cc3871ee
+#   content hash  da6674c62d65ca0a
+#   text hash     a3830b9ff4813b92
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

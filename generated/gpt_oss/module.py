@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  70d1caef869a54f6
-#   text hash     87035d7886582727
+#   content hash  da6674c62d65ca0a
+#   text hash     55a31454c3b8696c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

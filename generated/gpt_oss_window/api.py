@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  932a3665c32d67d4
-#   text hash     378a56010b83e1bc
+#   content hash  a94e9e7f82031665
+#   text hash     1baeddc7419b6537
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  932a3665c32d67d4
-#   text hash     0bc513ce1b129b49
+#   content hash  a94e9e7f82031665
+#   text hash     bc77f5df53953f43
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

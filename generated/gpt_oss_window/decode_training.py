@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  932a3665c32d67d4
-#   text hash     6d448bed72455d65
+#   content hash  a94e9e7f82031665
+#   text hash     78b2a8fdcbf52d67
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  932a3665c32d67d4
-#   text hash     6a06a99f62e0a5ae
+#   content hash  a94e9e7f82031665
+#   text hash     91727d077df8464b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

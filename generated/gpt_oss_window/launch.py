@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  932a3665c32d67d4
-#   text hash     83b10fb8977be148
+#   content hash  a94e9e7f82031665
+#   text hash     61f1d47f2b4bfe39
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c50a4cde72565fa8
-#   text hash     85b61277aae1ed8e
+#   content hash  d7c5f096a834c699
+#   text hash     1d7822feed686f18
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

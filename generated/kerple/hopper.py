@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c50a4cde72565fa8
-#   text hash     47909e456b74787f
+#   content hash  d7c5f096a834c699
+#   text hash     af616ef1d53dbde5
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c50a4cde72565fa8
-#   text hash     7c755b33beba1569
+#   content hash  d7c5f096a834c699
+#   text hash     95db4cc94b7d638f
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

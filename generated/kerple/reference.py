@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c50a4cde72565fa8
-#   text hash     621e0945b5dc470e
+#   content hash  d7c5f096a834c699
+#   text hash     3d1c2487b06b0b24
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -43,8 +43,7 @@ def _reference(q, k, v, k_lens, k_starts, q_start, in_decay, in_width, scale, re
         if k_lens is k_starts is q_start is None:
             out, lse = _attend(q, k, v, in_decay, in_width, scale, k.shape[1] - q.shape[1])
         else:
-            # weights of no keys: zeros that autograd knows of
-            out = torch.einsum("bihd,bjgd,bjge->bihe", q, k[:, :0], v[:, :0])
+            out = q.new_zeros(*q.shape[:3], v.shape[3])
             lse = v.new_full((q.shape[0], q.shape[2], q.shape[1]), -math.inf)
             for entry, queries, keys, q_begin in _parts(q, k, k_lens, k_starts, q_start):
                 one, rows, seen = slice(*entry), slice(*queries), slice(*keys)
@@ -57,7 +56,9 @@ def _reference(q, k, v, k_lens, k_starts, q_start, in_decay, in_width, scale, re
                     scale,
                     q_begin,
                 )
-        out, lse = out.to(out_dtype), lse.to(dtype)
+        # the sum of no number of each: 0, by which autograd knows of those that no result hangs on
+        nothing = sum(x[None][:0].sum() for x in (q, k, v, in_decay, in_width))
+        out, lse = (out + nothing).to(out_dtype), (lse + nothing).to(dtype)
     return (out, lse) if return_lse else out
 
 
@@ -75,7 +76,7 @@ def _attend(q, k, v, in_decay, in_width, scale, q_begin):
     k_pos = torch.arange(k_len, device=device)
     if 0 in (q.shape[0], q_len, k_len):  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
-        return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
+        return q.new_zeros(q.shape[0], q_len, heads, v.shape[-1]), lse
     in_width = in_width.to(dtype)
     in_decay = in_decay.to(dtype)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c50a4cde72565fa8
-#   text hash     a449326c1dba898e
+#   content hash  d7c5f096a834c699
+#   text hash     fe575020c69fae1b
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

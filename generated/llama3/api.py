@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8ee4be29c043e0bb
-#   text hash     41e867b6b76461bd
+#   content hash  24939e069b8f05ba
+#   text hash     d51a6d84dc929370
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8ee4be29c043e0bb
-#   text hash     07999ef1b55ea64e
+#   content hash  24939e069b8f05ba
+#   text hash     bf038742a1915e80
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

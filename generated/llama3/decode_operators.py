@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8ee4be29c043e0bb
-#   text hash     5469ab2b61aa6b5c
+#   content hash  24939e069b8f05ba
+#   text hash     f82e2e624f6decb1
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

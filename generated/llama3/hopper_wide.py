@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8ee4be29c043e0bb
-#   text hash     bb369f0db3c27e5b
+#   content hash  24939e069b8f05ba
+#   text hash     96080431c7fc68e6
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8ee4be29c043e0bb
-#   text hash     12b0931413ea991c
+#   content hash  24939e069b8f05ba
+#   text hash     e01db83067c6abf5
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -41,8 +41,7 @@ def reference(
         if k_lens is k_starts is q_start is None:
             out, lse, max_logit, key_sums = _attend(q, k, v, cos, sin, positions, scale, k.shape[1] - q.shape[1])
         else:
-            # weights of no keys: zeros that autograd knows of
-            out = torch.einsum("bihd,bjgd,bjge->bihe", q, k[:, :0], v[:, :0])
+            out = q.new_zeros(*q.shape[:3], v.shape[3])
             lse = v.new_full((q.shape[0], q.shape[2], q.shape[1]), -math.inf)
             max_logit, key_sums = q.new_full((q.shape[2],), -math.inf), q.new_zeros(q.shape[0], q.shape[2], k.shape[1])
             for entry, queries, keys, q_begin in _parts(q, k, k_lens, k_starts, q_start, tokens=positions is not None):
@@ -58,7 +57,9 @@ def reference(
                     q_begin,
                 )
                 max_logit = torch.maximum(max_logit, largest)
-        out, lse = out.to(out_dtype), lse.to(dtype)
+        # the sum of no number of each: 0, by which autograd knows of those that no result hangs on
+        nothing = sum(x[None][:0].sum() for x in (q, k, v))
+        out, lse = (out + nothing).to(out_dtype), (lse + nothing).to(dtype)
     more = (
         *([lse] if return_lse else []),
         *([max_logit] if return_max_logit else []),
@@ -84,7 +85,7 @@ def _attend(q, k, v, cos, sin, positions, scale, q_begin):
     if 0 in (q.shape[0], q_len, k_len):  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
         nothing = q.new_full((heads,), -math.inf), q.new_zeros(q.shape[0], heads, k_len)
-        return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse, *nothing
+        return q.new_zeros(q.shape[0], q_len, heads, v.shape[-1]), lse, *nothing
 
     score = _scores(q, k) * scale
     keep = k_pos <= q_pos  # causal

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4b85700bae55b924
-#   text hash     c781f42233e971ff
+#   content hash  e1301acb0b964032
+#   text hash     f7a208d409c86cb1
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

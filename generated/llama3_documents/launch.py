@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4b85700bae55b924
-#   text hash     03e04796559beb8f
+#   content hash  e1301acb0b964032
+#   text hash     31b0ae7947bbe2fa
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4b85700bae55b924
-#   text hash     901a96e4ee18a3bf
+#   content hash  e1301acb0b964032
+#   text hash     5e571990909d21f7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -52,8 +52,7 @@ def _reference(
                 q, k, v, cos, sin, positions, in_q_segments, in_k_segments, scale, k.shape[1] - q.shape[1]
             )
         else:
-            # weights of no keys: zeros that autograd knows of
-            out = torch.einsum("bihd,bjgd,bjge->bihe", q, k[:, :0], v[:, :0])
+            out = q.new_zeros(*q.shape[:3], v.shape[3])
             lse = v.new_full((q.shape[0], q.shape[2], q.shape[1]), -math.inf)
             for entry, queries, keys, q_begin in _parts(q, k, k_lens, k_starts, q_start, tokens=positions is not None):
                 one, rows, seen = slice(*entry), slice(*queries), slice(*keys)
@@ -69,7 +68,9 @@ def _reference(
                     scale,
                     q_begin,
                 )
-        out, lse = out.to(out_dtype), lse.to(dtype)
+        # the sum of no number of each: 0, by which autograd knows of those that no result hangs on
+        nothing = sum(x[None][:0].sum() for x in (q, k, v))
+        out, lse = (out + nothing).to(out_dtype), (lse + nothing).to(dtype)
     return (out, lse) if return_lse else out
 
 
@@ -89,7 +90,7 @@ def _attend(q, k, v, cos, sin, positions, in_q_segments, in_k_segments, scale, q
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
     if 0 in (q.shape[0], q_len, k_len):  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
-        return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
+        return q.new_zeros(q.shape[0], q_len, heads, v.shape[-1]), lse
 
     score = _scores(q, k) * scale
     keep = k_pos <= q_pos  # causal

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2ee96d6fc6959947
-#   text hash     d25a0d85bfcd9fa2
+#   content hash  9f8c70e40f2cb26e
+#   text hash     ad2a571009cf4533
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2ee96d6fc6959947
-#   text hash     a7e21872d9134a02
+#   content hash  9f8c70e40f2cb26e
+#   text hash     46afc9c026fe94b3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2ee96d6fc6959947
-#   text hash     2fdc6f0b5aa676fb
+#   content hash  9f8c70e40f2cb26e
+#   text hash     2b3cd8ed9967a06a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

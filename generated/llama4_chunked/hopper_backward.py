@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2ee96d6fc6959947
-#   text hash     063ccbcb6c669faa
+#   content hash  9f8c70e40f2cb26e
+#   text hash     feff3e58464d591c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2ee96d6fc6959947
-#   text hash     70db95ae2ce5a730
+#   content hash  9f8c70e40f2cb26e
+#   text hash     c52c32750d244f03
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

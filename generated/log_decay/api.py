@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c8c23d40081953b2
-#   text hash     bab175cc267e206a
+#   content hash  f9187bfc5eb14c09
+#   text hash     87e43b5e234cb1e6
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

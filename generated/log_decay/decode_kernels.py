@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c8c23d40081953b2
-#   text hash     901571217826e60b
+#   content hash  f9187bfc5eb14c09
+#   text hash     74507448f2f89ae5
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c8c23d40081953b2
-#   text hash     81be9a476e727f39
+#   content hash  f9187bfc5eb14c09
+#   text hash     cf4fdc391effe7fd
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

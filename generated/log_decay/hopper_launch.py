@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c8c23d40081953b2
-#   text hash     6dc10245ba302d4c
+#   content hash  f9187bfc5eb14c09
+#   text hash     5479c3ee7260e2dc
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c8c23d40081953b2
-#   text hash     fcfad6155cc4c3b6
+#   content hash  f9187bfc5eb14c09
+#   text hash     99c040c4f61b76d6
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

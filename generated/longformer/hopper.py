@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  de03fff66a98c2ef
-#   text hash     cb43c5c0097d6e56
+#   content hash  b6939900beed67e5
+#   text hash     63208eecd2521e46
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

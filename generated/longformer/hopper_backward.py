@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  de03fff66a98c2ef
-#   text hash     4a29c546c2cbc17f
+#   content hash  b6939900beed67e5
+#   text hash     d4e4bf3ca516497a
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

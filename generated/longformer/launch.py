@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  de03fff66a98c2ef
-#   text hash     7665396faae84c65
+#   content hash  b6939900beed67e5
+#   text hash     0ae3527002e7be10
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  de03fff66a98c2ef
-#   text hash     3933979e0191bf80
+#   content hash  b6939900beed67e5
+#   text hash     7134f076bc00353d
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

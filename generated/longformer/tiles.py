@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  de03fff66a98c2ef
-#   text hash     4f76a664bc6b5c7b
+#   content hash  b6939900beed67e5
+#   text hash     b894064898c8c5c3
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

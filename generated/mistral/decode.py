@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b18fc9cc245912a1
-#   text hash     c3853ba7ed9e5cd1
+#   content hash  8a0c0c0dc0e2ff83
+#   text hash     75ce4fac22114963
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b18fc9cc245912a1
-#   text hash     f12872c5ee7fc211
+#   content hash  8a0c0c0dc0e2ff83
+#   text hash     45510d6e89061257
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b18fc9cc245912a1
-#   text hash     70da48574c56320c
+#   content hash  8a0c0c0dc0e2ff83
+#   text hash     23f8168d885d6cb9
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

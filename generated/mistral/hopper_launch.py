@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b18fc9cc245912a1
-#   text hash     8dbacef9df66b7e1
+#   content hash  8a0c0c0dc0e2ff83
+#   text hash     032fa0c6c73f2ac6
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b18fc9cc245912a1
-#   text hash     0dde0272da519718
+#   content hash  8a0c0c0dc0e2ff83
+#   text hash     22af4319ad254352
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

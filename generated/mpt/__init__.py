@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fd19aa2b1cfa0d55
-#   text hash     6b25a397b7ac0617
+#   content hash  576eddd1b266d8ed
+#   text hash     3f9f6e9c7120aa91
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fd19aa2b1cfa0d55
-#   text hash     d959aa1b08245827
+#   content hash  576eddd1b266d8ed
+#   text hash     139a6a3a155c1436
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

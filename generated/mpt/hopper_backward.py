@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fd19aa2b1cfa0d55
-#   text hash     084798b168fd72a5
+#   content hash  576eddd1b266d8ed
+#   text hash     73b2d7137780ece8
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

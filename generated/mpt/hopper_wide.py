@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fd19aa2b1cfa0d55
-#   text hash     bffa0e9d00d8ac8b
+#   content hash  576eddd1b266d8ed
+#   text hash     8e5dad875fe8a941
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fd19aa2b1cfa0d55
-#   text hash     4178f12ce4f1ed71
+#   content hash  576eddd1b266d8ed
+#   text hash     a22ebb9e796605f0
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 
@@ -183,7 +183,7 @@ def query_tiles(k_first, k_last, q_len, q_begin, in_prefix_len, BLOCK_M: tl.cons
 @triton.jit
 def in_slopes_default(h, Hq):
     """Default of `slopes` for a head."""
-    part0 = power(2, tl.floor(tl.log(as_float(Hq)) / 0.6931471805599453 + 0.001))
+    part0 = power(2, tl.floor(tl.log(as_float(Hq)) / 0.6931471805599453 + 1e-05))
     return tl.cast(
         tl.where(h < part0, power(2, -8 * (h + 1) / part0), power(2, -4 * (2 * (h - part0) + 1) / part0)), tl.float32
     )

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fd19aa2b1cfa0d55
-#   text hash     b36ca0e3c76a08ba
+#   content hash  576eddd1b266d8ed
+#   text hash     094b1dce3a19ce09
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -49,13 +49,13 @@ def make_inputs(case, seed=0):
     inputs["prefix_len"] = make.integers((B,), longest + 1)
     inputs["slopes"] = (
         lambda h: torch.where(
-            h < 2 ** math.floor(math.log(heads) / math.log(2) + 0.001),
-            2 ** ((-8 * (h + 1)).to(dtype) / 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)),
+            h < 2 ** math.floor(math.log(heads) / math.log(2) + 1e-05),
+            2 ** ((-8 * (h + 1)).to(dtype) / 2 ** math.floor(math.log(heads) / math.log(2) + 1e-05)),
             2
             ** (
                 -4
-                * (2 * (h.to(dtype) - 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)) + 1)
-                / 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)
+                * (2 * (h.to(dtype) - 2 ** math.floor(math.log(heads) / math.log(2) + 1e-05)) + 1)
+                / 2 ** math.floor(math.log(heads) / math.log(2) + 1e-05)
             ),
         )
     )(torch.arange(heads, device=device)).to(dtype) * (1 + make.floats((Hq,)) / 8)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fd19aa2b1cfa0d55
-#   text hash     4ec80a63432d8c86
+#   content hash  576eddd1b266d8ed
+#   text hash     961c04777a338c10
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

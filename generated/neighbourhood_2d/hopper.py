@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4006c7a6deffb64a
-#   text hash     f8ec0a87f0b8e410
+#   content hash  9c9ece7576c90ec9
+#   text hash     8de00993df55c82d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4006c7a6deffb64a
-#   text hash     edd55a990d0094a3
+#   content hash  9c9ece7576c90ec9
+#   text hash     7bfc4337cc0fc6b5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4006c7a6deffb64a
-#   text hash     59649e13fdf28121
+#   content hash  9c9ece7576c90ec9
+#   text hash     a3b2df73e83df039
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

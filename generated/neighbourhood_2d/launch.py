@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4006c7a6deffb64a
-#   text hash     cf9cd95d8139d957
+#   content hash  9c9ece7576c90ec9
+#   text hash     7cb61f10e3e3d3d1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4006c7a6deffb64a
-#   text hash     accf2cbee76d0bf5
+#   content hash  9c9ece7576c90ec9
+#   text hash     d4d1284a2752f75c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  23cf12070663d2b2
-#   text hash     4402ecc03787cef5
+#   content hash  f95066d017c08567
+#   text hash     14dda19dc165f16c
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

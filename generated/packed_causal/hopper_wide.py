@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  23cf12070663d2b2
-#   text hash     fac5c842976f363a
+#   content hash  f95066d017c08567
+#   text hash     b6a21a5fc19ac497
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  23cf12070663d2b2
-#   text hash     547a42614c32b7d5
+#   content hash  f95066d017c08567
+#   text hash     ade812c02d562880
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  23cf12070663d2b2
-#   text hash     f6ee679d4d96d2ad
+#   content hash  f95066d017c08567
+#   text hash     ccb68c49e032602f
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

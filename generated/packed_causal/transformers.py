@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  23cf12070663d2b2
-#   text hash     e9b5294f923cde85
+#   content hash  f95066d017c08567
+#   text hash     1b0ebdec3197d7f3
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

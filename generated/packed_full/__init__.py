@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e6c3e3ef59ca11e4
-#   text hash     7c9ae54e70bf1fd8
+#   content hash  d135780e8d7d97e5
+#   text hash     c63e49da00d76207
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

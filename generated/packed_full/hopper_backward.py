@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e6c3e3ef59ca11e4
-#   text hash     0197997691a8e87b
+#   content hash  d135780e8d7d97e5
+#   text hash     af1a197421396ad1
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

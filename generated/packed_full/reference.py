@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e6c3e3ef59ca11e4
-#   text hash     86c2ae274e794999
+#   content hash  d135780e8d7d97e5
+#   text hash     8a5e9050a3c74342
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -54,13 +54,15 @@ def reference(
             rows.append(torch.arange(q_first, q_end, device=q.device))
             outs.append(out[0])
             lses.append(lse[0])
-        # rows that no sequence has: weights of no keys, so that autograd knows of them
-        out = torch.einsum("ihd,jgd,jge->ihe", q, k[:0], v[:0])
+        # rows that no sequence has
+        out = q.new_zeros(q.shape[0], q.shape[1], v.shape[2])
         lse = v.new_full((q.shape[1], q.shape[0]), -math.inf)
         if rows:
             out = out.index_copy(0, torch.cat(rows), torch.cat(outs))
             lse = lse.index_copy(1, torch.cat(rows), torch.cat(lses, 1))
-        out, lse = out.to(out_dtype), lse.to(dtype)
+        # the sum of no number of each: 0, by which autograd knows of those that no result hangs on
+        nothing = sum(x[None][:0].sum() for x in (q, k, v))
+        out, lse = (out + nothing).to(out_dtype), (lse + nothing).to(dtype)
     return (out, lse) if return_lse else out
 
 
@@ -75,7 +77,7 @@ def _attend(q, k, v, scale, q_begin):
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
     if 0 in (q.shape[0], q_len, k_len):  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
-        return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
+        return q.new_zeros(q.shape[0], q_len, heads, v.shape[-1]), lse
 
     score = _scores(q, k) * scale
     out, lse = _weighted(score, v)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e6c3e3ef59ca11e4
-#   text hash     13ffaf85f2809f71
+#   content hash  d135780e8d7d97e5
+#   text hash     cf2b5f47587ed7f1
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  abd6fb8a6fa434f8
-#   text hash     39b6fe00a868711e
+#   content hash  604dbb28eaaa0e98
+#   text hash     a855af0c33cc788a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

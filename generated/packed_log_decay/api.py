@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  abd6fb8a6fa434f8
-#   text hash     6f999ba3d61196f9
+#   content hash  604dbb28eaaa0e98
+#   text hash     835d0a8dec856da4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

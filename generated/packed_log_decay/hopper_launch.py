@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  abd6fb8a6fa434f8
-#   text hash     aebc8f344a6c3156
+#   content hash  604dbb28eaaa0e98
+#   text hash     c9fec640185d14da
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  abd6fb8a6fa434f8
-#   text hash     91075a78ee3d8d57
+#   content hash  604dbb28eaaa0e98
+#   text hash     d1d2eddfb55b2d19
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  abd6fb8a6fa434f8
-#   text hash     5bb9631454db6b5f
+#   content hash  604dbb28eaaa0e98
+#   text hash     8a83ca44dacb5dd5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1fe2ab6411336743
-#   text hash     0041a6868c07eb61
+#   content hash  478ec562d4c00a77
+#   text hash     cb3d2f912567b1f1
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1fe2ab6411336743
-#   text hash     7ea2767a6d9df699
+#   content hash  478ec562d4c00a77
+#   text hash     8382556ebbe5fd37
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

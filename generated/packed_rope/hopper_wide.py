@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1fe2ab6411336743
-#   text hash     0740d2cb94304c1e
+#   content hash  478ec562d4c00a77
+#   text hash     19fceb928a398bd4
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1fe2ab6411336743
-#   text hash     2445849b92313473
+#   content hash  478ec562d4c00a77
+#   text hash     2693d2f7f82f60bb
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1fe2ab6411336743
-#   text hash     75860cb13343066b
+#   content hash  478ec562d4c00a77
+#   text hash     7af42239f9c8dae0
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -60,13 +60,15 @@ def reference(
             rows.append(torch.arange(q_first, q_end, device=q.device))
             outs.append(out[0])
             lses.append(lse[0])
-        # rows that no sequence has: weights of no keys, so that autograd knows of them
-        out = torch.einsum("ihd,jgd,jge->ihe", q, k[:0], v[:0])
+        # rows that no sequence has
+        out = q.new_zeros(q.shape[0], q.shape[1], v.shape[2])
         lse = v.new_full((q.shape[1], q.shape[0]), -math.inf)
         if rows:
             out = out.index_copy(0, torch.cat(rows), torch.cat(outs))
             lse = lse.index_copy(1, torch.cat(rows), torch.cat(lses, 1))
-        out, lse = out.to(out_dtype), lse.to(dtype)
+        # the sum of no number of each: 0, by which autograd knows of those that no result hangs on
+        nothing = sum(x[None][:0].sum() for x in (q, k, v))
+        out, lse = (out + nothing).to(out_dtype), (lse + nothing).to(dtype)
     return (out, lse) if return_lse else out
 
 
@@ -86,7 +88,7 @@ def _attend(q, k, v, cos, sin, positions, scale, q_begin):
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
     if 0 in (q.shape[0], q_len, k_len):  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
-        return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
+        return q.new_zeros(q.shape[0], q_len, heads, v.shape[-1]), lse
 
     score = _scores(q, k) * scale
     keep = k_pos <= q_pos  # causal

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1fe2ab6411336743
-#   text hash     0f78380270daa4d4
+#   content hash  478ec562d4c00a77
+#   text hash     bcafefef2ab808ed
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f87ecd0d00c8e0a5
-#   text hash     6ae22f4d14cb6605
+#   content hash  daaf7852c7e03e32
+#   text hash     4ed0c6852903e37b
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f87ecd0d00c8e0a5
-#   text hash     e7e5a3f605366448
+#   content hash  daaf7852c7e03e32
+#   text hash     abdce4c2f81ec141
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f87ecd0d00c8e0a5
-#   text hash     196d1e2260478947
+#   content hash  daaf7852c7e03e32
+#   text hash     4ccfc1ec7de418d7
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f87ecd0d00c8e0a5
-#   text hash     258f0dc50d2f65fc
+#   content hash  daaf7852c7e03e32
+#   text hash     03dfc75335abe8ff
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

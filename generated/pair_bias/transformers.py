@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f87ecd0d00c8e0a5
-#   text hash     61f21cc78ac40a46
+#   content hash  daaf7852c7e03e32
+#   text hash     e57384ab33fde861
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c213f458445e77d6
-#   text hash     3a7bcb09e022b4d2
+#   content hash  a237e26ff00fbc52
+#   text hash     5916008520d3b2c3
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c213f458445e77d6
-#   text hash     4b880fe53d776a98
+#   content hash  a237e26ff00fbc52
+#   text hash     9dfb8d5210ec1b4c
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

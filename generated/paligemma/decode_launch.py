@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c213f458445e77d6
-#   text hash     6731c262a1e24642
+#   content hash  a237e26ff00fbc52
+#   text hash     3f222282f81d1db5
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c213f458445e77d6
-#   text hash     21d719bcac40e720
+#   content hash  a237e26ff00fbc52
+#   text hash     003ab3b1dbe96fcd
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c213f458445e77d6
-#   text hash     288b636b67416cf2
+#   content hash  a237e26ff00fbc52
+#   text hash     abe1f5003e2e37ad
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

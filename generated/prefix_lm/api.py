@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fb9b25f7dc895283
-#   text hash     581c299b2782e38e
+#   content hash  cd2a0462aa3c70d6
+#   text hash     fab580b8b96083fc
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fb9b25f7dc895283
-#   text hash     0f19c8d4487fa595
+#   content hash  cd2a0462aa3c70d6
+#   text hash     6f08edbd2c941887
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

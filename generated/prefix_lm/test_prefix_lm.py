@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fb9b25f7dc895283
-#   text hash     7fc21801fddc6d44
+#   content hash  cd2a0462aa3c70d6
+#   text hash     c89fd4bd30d28467
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fb9b25f7dc895283
-#   text hash     fafaabed5a347996
+#   content hash  cd2a0462aa3c70d6
+#   text hash     24447b50e69ebd60
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fb9b25f7dc895283
-#   text hash     9f2650d6240e52a7
+#   content hash  cd2a0462aa3c70d6
+#   text hash     2fc99cfde0948605
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3f6cd4b9da684c68
-#   text hash     83fcdd224aa91de3
+#   content hash  1834ad17bd1c9129
+#   text hash     9b5147b87634e188
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

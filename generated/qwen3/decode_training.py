@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3f6cd4b9da684c68
-#   text hash     2bf10656b2a5af5d
+#   content hash  1834ad17bd1c9129
+#   text hash     e57efe6401bf7cdb
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

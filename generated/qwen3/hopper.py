@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3f6cd4b9da684c68
-#   text hash     53259fdc511d0a08
+#   content hash  1834ad17bd1c9129
+#   text hash     efdfb0ec7e718799
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3f6cd4b9da684c68
-#   text hash     6698e8017e1b8d2f
+#   content hash  1834ad17bd1c9129
+#   text hash     a538fd919963a8db
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

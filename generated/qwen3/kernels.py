@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3f6cd4b9da684c68
-#   text hash     bf3db4de2d0aa8fb
+#   content hash  1834ad17bd1c9129
+#   text hash     b00db6d7c40d545a
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  69fe752fe8631fde
-#   text hash     8f5d73550aa7a135
+#   content hash  94d9e487b3ce9d1f
+#   text hash     a4fcf1ac9b759f6e
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  69fe752fe8631fde
-#   text hash     a555cc3f24148d97
+#   content hash  94d9e487b3ce9d1f
+#   text hash     a65a56d8baaef273
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

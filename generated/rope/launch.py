@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  69fe752fe8631fde
-#   text hash     f196458e173ae7c3
+#   content hash  94d9e487b3ce9d1f
+#   text hash     78555ba97d8ae7b4
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  69fe752fe8631fde
-#   text hash     668cd0f432df7002
+#   content hash  94d9e487b3ce9d1f
+#   text hash     baaab4cbc256e618
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

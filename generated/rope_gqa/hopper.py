@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8f044e1b71fb4d95
-#   text hash     6b356c30649c3727
+#   content hash  45f9f145fbf7415d
+#   text hash     4621c5268dc684d4
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8f044e1b71fb4d95
-#   text hash     e7cc5139977d518b
+#   content hash  45f9f145fbf7415d
+#   text hash     19b595f47e5c3d6d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

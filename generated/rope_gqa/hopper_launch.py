@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8f044e1b71fb4d95
-#   text hash     c8d5350755972ae9
+#   content hash  45f9f145fbf7415d
+#   text hash     945630ca77935bc1
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8f044e1b71fb4d95
-#   text hash     7b323f6ecabecd38
+#   content hash  45f9f145fbf7415d
+#   text hash     da918dbfebdfeae3
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

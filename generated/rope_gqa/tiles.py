@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8f044e1b71fb4d95
-#   text hash     0532ce83f7133107
+#   content hash  45f9f145fbf7415d
+#   text hash     f174812631506030
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8c3aca3e37b534aa
-#   text hash     ac97daa37ba28adf
+#   content hash  9f8babf9e625677c
+#   text hash     d2dec0afeddc8f52
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8c3aca3e37b534aa
-#   text hash     ea3264c0d893fdfd
+#   content hash  9f8babf9e625677c
+#   text hash     a63dc1b231617584
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8c3aca3e37b534aa
-#   text hash     82df8efbc331afab
+#   content hash  9f8babf9e625677c
+#   text hash     9658477ed855f7d7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8c3aca3e37b534aa
-#   text hash     3969ce3bd588b0ca
+#   content hash  9f8babf9e625677c
+#   text hash     baa195b6f997542a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8c3aca3e37b534aa
-#   text hash     1df822dbd7a3fa5d
+#   content hash  9f8babf9e625677c
+#   text hash     899f79aab4316a0c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1577d173f609206e
-#   text hash     9c4b229ce12ab7f2
+#   content hash  400d55b0c6b5cda5
+#   text hash     d9c35e46af6d6bfb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

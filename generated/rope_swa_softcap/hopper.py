@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1577d173f609206e
-#   text hash     b4bd850aa2f523ee
+#   content hash  400d55b0c6b5cda5
+#   text hash     d80443ffbb0b9cc3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1577d173f609206e
-#   text hash     fc2bd8c1667a7039
+#   content hash  400d55b0c6b5cda5
+#   text hash     24ab244d878b3f7f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  341c82a29dd4383e
-#   text hash     57e47281e5c99643
+#   content hash  42508feed8cc5901
+#   text hash     557f17b88582ca72
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

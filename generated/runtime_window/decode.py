@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  341c82a29dd4383e
-#   text hash     6f22722b8f218a88
+#   content hash  42508feed8cc5901
+#   text hash     d2d0bb5b94565a93
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  341c82a29dd4383e
-#   text hash     4fa134af106ff93e
+#   content hash  42508feed8cc5901
+#   text hash     379ce8e671a732bd
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  341c82a29dd4383e
-#   text hash     4bca9d5a9136a49b
+#   content hash  42508feed8cc5901
+#   text hash     d371b08f0c96694a
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  341c82a29dd4383e
-#   text hash     c51e2c7a3d0f904e
+#   content hash  42508feed8cc5901
+#   text hash     706a02d015b41a8d
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -42,8 +42,7 @@ def _reference(q, k, v, k_lens, k_starts, q_start, in_window, scale, return_lse)
         if k_lens is k_starts is q_start is None:
             out, lse = _attend(q, k, v, in_window, scale, k.shape[1] - q.shape[1])
         else:
-            # weights of no keys: zeros that autograd knows of
-            out = torch.einsum("bihd,bjgd,bjge->bihe", q, k[:, :0], v[:, :0])
+            out = q.new_zeros(*q.shape[:3], v.shape[3])
             lse = v.new_full((q.shape[0], q.shape[2], q.shape[1]), -math.inf)
             for entry, queries, keys, q_begin in _parts(q, k, k_lens, k_starts, q_start):
                 one, rows, seen = slice(*entry), slice(*queries), slice(*keys)
@@ -55,7 +54,9 @@ def _reference(q, k, v, k_lens, k_starts, q_start, in_window, scale, return_lse)
                     scale,
                     q_begin,
                 )
-        out, lse = out.to(out_dtype), lse.to(dtype)
+        # the sum of no number of each: 0, by which autograd knows of those that no result hangs on
+        nothing = sum(x[None][:0].sum() for x in (q, k, v))
+        out, lse = (out + nothing).to(out_dtype), (lse + nothing).to(dtype)
     return (out, lse) if return_lse else out
 
 
@@ -73,7 +74,7 @@ def _attend(q, k, v, in_window, scale, q_begin):
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
     if 0 in (q.shape[0], q_len, k_len):  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
-        return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
+        return q.new_zeros(q.shape[0], q_len, heads, v.shape[-1]), lse
 
     score = _scores(q, k) * scale
     keep = k_pos <= q_pos  # causal

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e59b0064e5a2e3b3
-#   text hash     de4c1547d0f3fe33
+#   content hash  3137895921018a80
+#   text hash     d88b4af264cd6006
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

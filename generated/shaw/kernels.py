@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e59b0064e5a2e3b3
-#   text hash     7d551abf41e6a303
+#   content hash  3137895921018a80
+#   text hash     ddeb10c01f3aaec1
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e59b0064e5a2e3b3
-#   text hash     1bec981525611fc9
+#   content hash  3137895921018a80
+#   text hash     d7f8d04f29de6e54
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

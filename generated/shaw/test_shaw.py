@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e59b0064e5a2e3b3
-#   text hash     80ce3051e05c6e87
+#   content hash  3137895921018a80
+#   text hash     b4999bb5164ebb6e
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

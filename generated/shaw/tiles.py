@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e59b0064e5a2e3b3
-#   text hash     bd00b18fe52b9499
+#   content hash  3137895921018a80
+#   text hash     3a0e0d08937d9449
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

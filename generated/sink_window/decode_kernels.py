@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5a2a4b3f743eb8a9
-#   text hash     9410b4116235e482
+#   content hash  0a55d6b36fb54031
+#   text hash     1f2b425b7c15cf1a
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

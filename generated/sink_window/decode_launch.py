@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5a2a4b3f743eb8a9
-#   text hash     6ef96be4d1f42013
+#   content hash  0a55d6b36fb54031
+#   text hash     70c99401a2fd8866
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5a2a4b3f743eb8a9
-#   text hash     97c567b14f809bbd
+#   content hash  0a55d6b36fb54031
+#   text hash     00090880befbf475
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

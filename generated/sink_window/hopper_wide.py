@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5a2a4b3f743eb8a9
-#   text hash     9c6b5cb3ce7fa66b
+#   content hash  0a55d6b36fb54031
+#   text hash     8f126c5e1de6024b
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5a2a4b3f743eb8a9
-#   text hash     af485b9d5050be58
+#   content hash  0a55d6b36fb54031
+#   text hash     6f5ded5e7e2b9a3b
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

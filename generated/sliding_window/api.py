@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c7c1b4e8fe4039e9
-#   text hash     12677d53df30e89f
+#   content hash  c9c39f0e512fcb77
+#   text hash     cad93df5f5208100
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

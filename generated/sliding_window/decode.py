@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c7c1b4e8fe4039e9
-#   text hash     5bde2aa640b339f0
+#   content hash  c9c39f0e512fcb77
+#   text hash     e8035294549f3943
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c7c1b4e8fe4039e9
-#   text hash     3a274a0ce933378a
+#   content hash  c9c39f0e512fcb77
+#   text hash     b8c96d94c64e830b
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c7c1b4e8fe4039e9
-#   text hash     3f158108251b3099
+#   content hash  c9c39f0e512fcb77
+#   text hash     6dd6bcdff6060a05
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c7c1b4e8fe4039e9
-#   text hash     3a56c8ca7f66f248
+#   content hash  c9c39f0e512fcb77
+#   text hash     a8fb22a8ba702f92
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a30ae7c51f316d72
-#   text hash     38580293af9f2a9c
+#   content hash  c2657a68ebbf7c2a
+#   text hash     5420be546e8b50d1
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

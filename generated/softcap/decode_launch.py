@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a30ae7c51f316d72
-#   text hash     3bfda4a9325075f8
+#   content hash  c2657a68ebbf7c2a
+#   text hash     9928b869f62b791e
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a30ae7c51f316d72
-#   text hash     59ff7e3057b66334
+#   content hash  c2657a68ebbf7c2a
+#   text hash     071d5bb95bb4b10b
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

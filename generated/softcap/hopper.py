@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a30ae7c51f316d72
-#   text hash     38ba794c84d91f9c
+#   content hash  c2657a68ebbf7c2a
+#   text hash     c992ccc716e74e4a
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

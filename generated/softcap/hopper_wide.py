@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a30ae7c51f316d72
-#   text hash     12192330cd03e610
+#   content hash  c2657a68ebbf7c2a
+#   text hash     fcaca6924a12cd57
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0a599ed8fd2fe3ab
-#   text hash     71ac4392cb1e1040
+#   content hash  4ab4d8da2dc13d06
+#   text hash     d78560680dea400c
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0a599ed8fd2fe3ab
-#   text hash     f2c4080fff651342
+#   content hash  4ab4d8da2dc13d06
+#   text hash     6f89618ffaf6f1e7
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

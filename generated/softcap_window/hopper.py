@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0a599ed8fd2fe3ab
-#   text hash     4cfa67cdc1393ac1
+#   content hash  4ab4d8da2dc13d06
+#   text hash     59bd406a1120d6e1
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

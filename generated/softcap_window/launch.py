@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0a599ed8fd2fe3ab
-#   text hash     3869e23c0de51a20
+#   content hash  4ab4d8da2dc13d06
+#   text hash     fe0986cf64f35090
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0a599ed8fd2fe3ab
-#   text hash     c4f05fbe667b5abd
+#   content hash  4ab4d8da2dc13d06
+#   text hash     44f8b4132e0047e5
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

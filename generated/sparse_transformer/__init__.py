@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  997c83f803d9b597
-#   text hash     bd61e44508c56c86
+#   content hash  5082f61106cd0827
+#   text hash     f056dc76c8b848f8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  997c83f803d9b597
-#   text hash     83ce6988f0d3a225
+#   content hash  5082f61106cd0827
+#   text hash     46a78178554e68e3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

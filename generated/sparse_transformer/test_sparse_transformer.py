@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  997c83f803d9b597
-#   text hash     25639ba5992990ab
+#   content hash  5082f61106cd0827
+#   text hash     db8f6278d4f1c0bf
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  997c83f803d9b597
-#   text hash     9ab860c5ad73726f
+#   content hash  5082f61106cd0827
+#   text hash     51892816134c259c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

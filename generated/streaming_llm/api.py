@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  022f320b0d27541a
-#   text hash     1162fc3533398f5a
+#   content hash  105df865a3e72924
+#   text hash     d6c954f2b3987266
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

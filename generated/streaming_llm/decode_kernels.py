@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  022f320b0d27541a
-#   text hash     f19a3a29a2ec8248
+#   content hash  105df865a3e72924
+#   text hash     557d7898d99e653a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

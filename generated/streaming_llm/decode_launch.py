@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  022f320b0d27541a
-#   text hash     7d190811d32e66f8
+#   content hash  105df865a3e72924
+#   text hash     9f7383d5156d8b73
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  022f320b0d27541a
-#   text hash     381b6abcaf08e37d
+#   content hash  105df865a3e72924
+#   text hash     3fd9638e4c80bf42
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

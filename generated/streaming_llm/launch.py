@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  022f320b0d27541a
-#   text hash     9cb5e74084016960
+#   content hash  105df865a3e72924
+#   text hash     b74dd67cc300acba
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

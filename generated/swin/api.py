@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  fbf3f1d9a8c94720
-#   text hash     e2a8dea360ef85a8
+#   content hash  7101e36fb4cb297b
+#   text hash     ed0138d6cfb98080
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

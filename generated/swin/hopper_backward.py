@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  fbf3f1d9a8c94720
-#   text hash     751800d78680c353
+#   content hash  7101e36fb4cb297b
+#   text hash     043963cb7d83645d
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  fbf3f1d9a8c94720
-#   text hash     16f09c8153b5a8fb
+#   content hash  7101e36fb4cb297b
+#   text hash     cc3765b5cb8721a8
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

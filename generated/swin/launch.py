@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  fbf3f1d9a8c94720
-#   text hash     910070e49f3a329a
+#   content hash  7101e36fb4cb297b
+#   text hash     2873e18230640f8d
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

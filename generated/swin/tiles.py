@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  fbf3f1d9a8c94720
-#   text hash     a8b346b8660825f9
+#   content hash  7101e36fb4cb297b
+#   text hash     061704214d45e5ed
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  46c6129e14884984
-#   text hash     e876be7985742910
+#   content hash  ea50c0ac7ec1627e
+#   text hash     92a2e3d03c1f0aed
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  46c6129e14884984
-#   text hash     396646cdd6a86303
+#   content hash  ea50c0ac7ec1627e
+#   text hash     225e41b1d26c4873
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  46c6129e14884984
-#   text hash     76a7f75e62f8c3ba
+#   content hash  ea50c0ac7ec1627e
+#   text hash     8e3583d8b9c2034e
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

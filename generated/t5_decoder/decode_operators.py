@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  46c6129e14884984
-#   text hash     741e5f2f0d80695e
+#   content hash  ea50c0ac7ec1627e
+#   text hash     9a6f82e8d5a7a48c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

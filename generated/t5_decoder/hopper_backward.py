@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  46c6129e14884984
-#   text hash     4b1a800a3d6eed77
+#   content hash  ea50c0ac7ec1627e
+#   text hash     11188094e06015b8
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

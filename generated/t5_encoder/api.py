@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5909cf5081be2510
-#   text hash     623bd2bb1e50c4c2
+#   content hash  58e00d4084905d68
+#   text hash     9500a4883118f4b5
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5909cf5081be2510
-#   text hash     dc67c0e424ff2de8
+#   content hash  58e00d4084905d68
+#   text hash     7e1ac41aecaf58a9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5909cf5081be2510
-#   text hash     fa38aa4dfe0aa931
+#   content hash  58e00d4084905d68
+#   text hash     2634e95830e87908
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

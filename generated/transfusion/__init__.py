@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e8ab6d3d5939f6a1
-#   text hash     dc12baf298e8b892
+#   content hash  7306f1819dddb7e2
+#   text hash     d9afbfa5d0507773
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e8ab6d3d5939f6a1
-#   text hash     c45c00a418672c2e
+#   content hash  7306f1819dddb7e2
+#   text hash     5aca3a9230235680
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e8ab6d3d5939f6a1
-#   text hash     08550c2838cb4fe5
+#   content hash  7306f1819dddb7e2
+#   text hash     971f96d0fb394b81
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

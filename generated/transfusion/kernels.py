@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e8ab6d3d5939f6a1
-#   text hash     9b16d0c1f3196c25
+#   content hash  7306f1819dddb7e2
+#   text hash     d8ae01ea5493be88
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e8ab6d3d5939f6a1
-#   text hash     298075107628253e
+#   content hash  7306f1819dddb7e2
+#   text hash     a9d9ee4040437a2e
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9adeb4ce867e1852
-#   text hash     a5928b4d13bcb225
+#   content hash  5de577de8e6a94ea
+#   text hash     6c2dc7ebca496609
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9adeb4ce867e1852
-#   text hash     f49a0212b7b72ef8
+#   content hash  5de577de8e6a94ea
+#   text hash     521d6fe5c2b5979c
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9adeb4ce867e1852
-#   text hash     31dc4cc9e034f250
+#   content hash  5de577de8e6a94ea
+#   text hash     867fd5efe541daa5
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

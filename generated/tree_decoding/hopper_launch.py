@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9adeb4ce867e1852
-#   text hash     12bf265d87868bfb
+#   content hash  5de577de8e6a94ea
+#   text hash     dffa272f96108ee8
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

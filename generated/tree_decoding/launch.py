@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9adeb4ce867e1852
-#   text hash     77c051bec77c447b
+#   content hash  5de577de8e6a94ea
+#   text hash     fab53c92ffd1fcc1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9adeb4ce867e1852
-#   text hash     fd28ec4154ccbc74
+#   content hash  5de577de8e6a94ea
+#   text hash     62597861f75fee5e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -45,8 +45,7 @@ def _reference(q, k, v, k_lens, k_starts, q_start, cos, sin, positions, in_tree_
         if k_lens is k_starts is q_start is None:
             out, lse = _attend(q, k, v, cos, sin, positions, in_tree_mask, scale, k.shape[1] - q.shape[1])
         else:
-            # weights of no keys: zeros that autograd knows of
-            out = torch.einsum("bihd,bjgd,bjge->bihe", q, k[:, :0], v[:, :0])
+            out = q.new_zeros(*q.shape[:3], v.shape[3])
             lse = v.new_full((q.shape[0], q.shape[2], q.shape[1]), -math.inf)
             for entry, queries, keys, q_begin in _parts(q, k, k_lens, k_starts, q_start, tokens=positions is not None):
                 one, rows, seen = slice(*entry), slice(*queries), slice(*keys)
@@ -61,7 +60,9 @@ def _reference(q, k, v, k_lens, k_starts, q_start, cos, sin, positions, in_tree_
                     scale,
                     q_begin,
                 )
-        out, lse = out.to(out_dtype), lse.to(dtype)
+        # the sum of no number of each: 0, by which autograd knows of those that no result hangs on
+        nothing = sum(x[None][:0].sum() for x in (q, k, v))
+        out, lse = (out + nothing).to(out_dtype), (lse + nothing).to(dtype)
     return (out, lse) if return_lse else out
 
 
@@ -83,7 +84,7 @@ def _attend(q, k, v, cos, sin, positions, in_tree_mask, scale, q_begin):
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
     if 0 in (q.shape[0], q_len, k_len):  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
-        return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
+        return q.new_zeros(q.shape[0], q_len, heads, v.shape[-1]), lse
     in_tree_mask = in_tree_mask.expand(batch, -1, -1)
 
     score = _scores(q, k) * scale

@@ -152,7 +152,7 @@ def test_a_file_that_is_too_large(tmp_path: Path) -> None:
     assert "1048576 bytes" in mistakes(tmp_path, "#" * (1 << 20))
 
 
-@pytest.mark.parametrize("heads", [1, 2, 3, 4, 6, 8, 12, 16, 20, 32, 40, 64, 128])
+@pytest.mark.parametrize("heads", [1, 2, 3, 4, 6, 8, 12, 16, 20, 32, 40, 64, 128, 2047, 4095, 4096])
 def test_alibi_slopes_are_the_published_ones(heads: int) -> None:
     path = resources.variants()["alibi"]
     default = spec.load(path, terms=resources.terms_for(path)).inputs[0].default

@@ -285,6 +285,40 @@ def test_empty_batches_have_gradients(given: dict[str, Any], tmp_path: Path) -> 
     assert [x.shape for x in torch.autograd.grad(out.sum(), (q, k, v))] == [x.shape for x in (q, k, v)]
 
 
+NOBODY = {
+    "no keys": ("score: [bias]", (3, 0), {}),
+    "no queries": ("score: [bias]", (0, 3), {}),
+    "keys of no length": ("score: [bias]", (3, 4), {"k_lens": torch.zeros(2, dtype=torch.int32)}),
+    "queries elsewhere": ("score: [bias]", (3, 4), {"q_start": 9}),
+    "no sequences": (
+        "layout: packed\nscore: [{expr: 'score + w[h]'}]\ninputs: {w: {axes: [head], grad: true}}",
+        (3, 3),
+        {},
+    ),
+    "scores of something else": ("score: [{expr: 'w + k * 0.1'}]\ninputs: {w: {axes: [head], grad: true}}", (3, 3), {}),
+}
+
+
+@pytest.mark.parametrize("case", NOBODY)
+def test_gradients_of_what_no_result_hangs_on_are_0(case: str, tmp_path: Path) -> None:
+    text, (queries, keys), given = NOBODY[case]
+    reference = load(text, tmp_path, "nobody")["reference"]
+    q, k, v = operands(queries, keys)
+    learned = {"w": torch.randn(4, requires_grad=True)}
+    if "bias" in text:
+        learned = {"bias": torch.randn(2, 4, queries, keys, requires_grad=True)}
+    if "packed" in text:
+        q, k, v = (x.detach()[0].requires_grad_() for x in (q, k, v))
+        given = {"cu_seqlens": torch.zeros(1, dtype=torch.int32), "max_seqlen": 0}
+    results = reference(q, k, v, **given, **learned, return_lse=True)
+    wanted = (q, k, v, *learned.values())
+    for x in results:
+        found = torch.autograd.grad(x.sum(), wanted, retain_graph=True)
+        assert [y.shape for y in found] == [y.shape for y in wanted]
+        # values are weighed where there are any
+        assert not any(y.any() for y in found[:2])
+
+
 @pytest.mark.parametrize("variant", ["plain", "causal"])
 def test_reference_is_sdpa(variant: str, reference: Callable[..., Any]) -> None:
     q, k, v = (x.detach() for x in operands(11, 11, Dv=8))

@@ -293,7 +293,7 @@ NOBODY = {
     "no sequences": (
         "layout: packed\nscore: [{expr: 'score + w[h]'}]\ninputs: {w: {axes: [head], grad: true}}",
         (3, 3),
-        {},
+        {"cu_seqlens": torch.zeros(1, dtype=torch.int32), "max_seqlen": 0},
     ),
     "scores of something else": ("score: [{expr: 'w + k * 0.1'}]\ninputs: {w: {axes: [head], grad: true}}", (3, 3), {}),
 }
@@ -309,7 +309,6 @@ def test_gradients_of_what_no_result_hangs_on_are_0(case: str, tmp_path: Path) -
         learned = {"bias": torch.randn(2, 4, queries, keys, requires_grad=True)}
     if "packed" in text:
         q, k, v = (x.detach()[0].requires_grad_() for x in (q, k, v))
-        given = {"cu_seqlens": torch.zeros(1, dtype=torch.int32), "max_seqlen": 0}
     results = reference(q, k, v, **given, **learned, return_lse=True)
     wanted = (q, k, v, *learned.values())
     for x in results:

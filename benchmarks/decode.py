@@ -333,7 +333,8 @@ def swept(
     runtime = importlib.import_module(f"generated.{name}.runtime")
     lines = []
     for tile in tiles:
-        launch.SPLITS_16BIT[size] = (tile,) * 3
+        keys, warps, stages, split = tile
+        launch.SPLITS_16BIT[size] = ((keys, ((warps, stages),) * 2, split),) * 3
         decoding(name).CALLS.clear()
         runtime.LaunchCache.known.clear()
         try:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9b9b2e97e47ffd4d
-#   text hash     d30fba511bce1811
+#   content hash  58625c8d9a3139ca
+#   text hash     01f79712595c44e9
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9b9b2e97e47ffd4d
-#   text hash     5e01fb98575bf48a
+#   content hash  58625c8d9a3139ca
+#   text hash     bfbdafc1c47d9a03
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

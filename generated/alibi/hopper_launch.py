@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9b9b2e97e47ffd4d
-#   text hash     a19306e33bc694f4
+#   content hash  58625c8d9a3139ca
+#   text hash     ce6787a8aaf3d07b
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

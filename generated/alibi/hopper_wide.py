@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9b9b2e97e47ffd4d
-#   text hash     7307054fb4cdee5b
+#   content hash  58625c8d9a3139ca
+#   text hash     493b86e0ec2ab58a
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

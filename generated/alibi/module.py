@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9b9b2e97e47ffd4d
-#   text hash     b74752be75cf87a3
+#   content hash  58625c8d9a3139ca
+#   text hash     351fd7440e7aa4e9
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9b9b2e97e47ffd4d
-#   text hash     34e3b2ddeee2a9a7
+#   content hash  58625c8d9a3139ca
+#   text hash     dd7ab6e5d682ce45
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

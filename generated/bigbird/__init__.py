@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8a4efd91cd753484
-#   text hash     6493f06c1a1ed37a
+#   content hash  def318fc506e6ec0
+#   text hash     5d8e459fd6ba5e16
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8a4efd91cd753484
-#   text hash     3674bda53d2a1805
+#   content hash  def318fc506e6ec0
+#   text hash     a8d0555f38180890
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8a4efd91cd753484
-#   text hash     0774dc5907219fe2
+#   content hash  def318fc506e6ec0
+#   text hash     a96bfadbded1223f
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

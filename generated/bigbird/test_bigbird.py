@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8a4efd91cd753484
-#   text hash     c74e7842f0d26974
+#   content hash  def318fc506e6ec0
+#   text hash     381e7d6fba05b5a6
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

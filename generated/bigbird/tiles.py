@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8a4efd91cd753484
-#   text hash     bcea6c9e943f55b2
+#   content hash  def318fc506e6ec0
+#   text hash     0b2bf1acbe4e0ab8
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d9876db34d7506ca
-#   text hash     fba0713e50ad3f01
+#   content hash  557e8bf0530aa38e
+#   text hash     8b52c0758fc5ca2c
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

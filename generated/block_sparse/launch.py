@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d9876db34d7506ca
-#   text hash     3fcf7645ce1bd4ce
+#   content hash  557e8bf0530aa38e
+#   text hash     abd63855073fc135
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d9876db34d7506ca
-#   text hash     ec7551c4421c72f5
+#   content hash  557e8bf0530aa38e
+#   text hash     a86ee73fd132f15d
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d9876db34d7506ca
-#   text hash     f3ef766587c8b2da
+#   content hash  557e8bf0530aa38e
+#   text hash     839762cfed9be8b5
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

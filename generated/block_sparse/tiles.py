@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d9876db34d7506ca
-#   text hash     7f106c6fba3a8ac2
+#   content hash  557e8bf0530aa38e
+#   text hash     3163414e3974d9ad
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4bca4ac6f6a7086a
-#   text hash     5498a9ce69a1f051
+#   content hash  4a34e00f7707716b
+#   text hash     a4321f3ef4ec4aef
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4bca4ac6f6a7086a
-#   text hash     eb5b573ed634f7a3
+#   content hash  4a34e00f7707716b
+#   text hash     11815196b62e8715
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

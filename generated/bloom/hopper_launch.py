@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4bca4ac6f6a7086a
-#   text hash     1fcd2b71939c3a1c
+#   content hash  4a34e00f7707716b
+#   text hash     bfb434cd7353c79e
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

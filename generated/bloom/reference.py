@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4bca4ac6f6a7086a
-#   text hash     87ed4d783c7ac598
+#   content hash  4a34e00f7707716b
+#   text hash     a36f80c92df00025
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4bca4ac6f6a7086a
-#   text hash     8be55cc08c17582f
+#   content hash  4a34e00f7707716b
+#   text hash     259f07ff522aaab0
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  55c72e21aa393d31
-#   text hash     1752b89adb2c0ff9
+#   content hash  594c2033c480cc9d
+#   text hash     12a000cb0204f761
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

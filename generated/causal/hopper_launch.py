@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  55c72e21aa393d31
-#   text hash     892f24df68f6b4d1
+#   content hash  594c2033c480cc9d
+#   text hash     2268e9d0554f4054
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

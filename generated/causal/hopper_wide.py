@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  55c72e21aa393d31
-#   text hash     927686428be138d6
+#   content hash  594c2033c480cc9d
+#   text hash     fe8bd05393d97bfd
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  55c72e21aa393d31
-#   text hash     34c4bc2d45396af3
+#   content hash  594c2033c480cc9d
+#   text hash     b3482e986c1006ac
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

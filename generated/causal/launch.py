@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  55c72e21aa393d31
-#   text hash     f37c420a9413dc22
+#   content hash  594c2033c480cc9d
+#   text hash     b9ce0f62d92be930
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  55c72e21aa393d31
-#   text hash     655908d8b1e64ff8
+#   content hash  594c2033c480cc9d
+#   text hash     fc7e04fa604bc728
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  55c72e21aa393d31
-#   text hash     6a0898648e20eaa9
+#   content hash  594c2033c480cc9d
+#   text hash     9a062f32f3918fc8
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b017ce2ab8b09a34
-#   text hash     3593ee23eec62d29
+#   content hash  4638d47ef162031c
+#   text hash     2d31117a348d6fc3
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

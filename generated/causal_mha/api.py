@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b017ce2ab8b09a34
-#   text hash     b8d797dfd9b9d77b
+#   content hash  4638d47ef162031c
+#   text hash     ddcd1e11aa3b5828
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

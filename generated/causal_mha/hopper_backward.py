@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b017ce2ab8b09a34
-#   text hash     d5c0cdf1951a26c9
+#   content hash  4638d47ef162031c
+#   text hash     e1d6a721c42ec857
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b017ce2ab8b09a34
-#   text hash     dab81368aea0ee1a
+#   content hash  4638d47ef162031c
+#   text hash     dcace390bd27fb80
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

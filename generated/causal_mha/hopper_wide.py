@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b017ce2ab8b09a34
-#   text hash     125413703fe3fe80
+#   content hash  4638d47ef162031c
+#   text hash     b299da014c7d7585
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

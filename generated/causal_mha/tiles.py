@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b017ce2ab8b09a34
-#   text hash     2418e65748b9b96e
+#   content hash  4638d47ef162031c
+#   text hash     7aba674efa3e9924
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

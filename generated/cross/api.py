@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  55dde1295402d199
-#   text hash     1ee74a9c606611ed
+#   content hash  67b19e485f9af19f
+#   text hash     f4226a3f9bed2266
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  55dde1295402d199
-#   text hash     93865e2293991c21
+#   content hash  67b19e485f9af19f
+#   text hash     cef7297d7366f64f
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

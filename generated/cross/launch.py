@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  55dde1295402d199
-#   text hash     56bee72d60b17b9e
+#   content hash  67b19e485f9af19f
+#   text hash     21975c3b190353fb
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

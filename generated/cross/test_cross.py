@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  55dde1295402d199
-#   text hash     82f46cc5e6f7a792
+#   content hash  67b19e485f9af19f
+#   text hash     383ff784d0031ced
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  55dde1295402d199
-#   text hash     1d8b0c4332ea94a9
+#   content hash  67b19e485f9af19f
+#   text hash     e5eaeaed3ebb087a
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

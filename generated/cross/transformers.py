@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  55dde1295402d199
-#   text hash     a014c4a586dade1a
+#   content hash  67b19e485f9af19f
+#   text hash     37871c17190e3ce3
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  09886f3d3f492a6a
-#   text hash     c30d5d1c5688b096
+#   content hash  992986286f8aedfd
+#   text hash     d77617d4a52ab6dc
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

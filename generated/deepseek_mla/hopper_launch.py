@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  09886f3d3f492a6a
-#   text hash     aacf7ad149ac1da7
+#   content hash  992986286f8aedfd
+#   text hash     a6be1c769b4819d9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

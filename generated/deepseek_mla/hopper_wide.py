@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  09886f3d3f492a6a
-#   text hash     6a08a0e599691a24
+#   content hash  992986286f8aedfd
+#   text hash     38bd92afb2ef14d0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  09886f3d3f492a6a
-#   text hash     5e91c12e3946a433
+#   content hash  992986286f8aedfd
+#   text hash     1204317db5f23d0c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  09886f3d3f492a6a
-#   text hash     0f486e147744ee01
+#   content hash  992986286f8aedfd
+#   text hash     6c4d5857fd2f8927
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7a6cc6934905bbe9
-#   text hash     c22f90e05a925f61
+#   content hash  f60f20a175da683b
+#   text hash     0a3ceb3f309c09ed
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

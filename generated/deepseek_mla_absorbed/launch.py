@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7a6cc6934905bbe9
-#   text hash     c44ef89cd85bf7c1
+#   content hash  f60f20a175da683b
+#   text hash     c0d65ae626881154
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

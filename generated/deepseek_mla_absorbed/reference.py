@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7a6cc6934905bbe9
-#   text hash     b399e3f4e969beeb
+#   content hash  f60f20a175da683b
+#   text hash     dbd8d91d5ddf7e64
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

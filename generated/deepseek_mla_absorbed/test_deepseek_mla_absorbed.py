@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7a6cc6934905bbe9
-#   text hash     d1c44a99f8bedc76
+#   content hash  f60f20a175da683b
+#   text hash     d77924019943894f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

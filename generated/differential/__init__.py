@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ea626ceccd0bc64e
-#   text hash     1cb2d95b2aed9e60
+#   content hash  a704f8832fb60ad4
+#   text hash     b2cbb1ca21a47779
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

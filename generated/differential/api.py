@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ea626ceccd0bc64e
-#   text hash     b9fb9647d34ba680
+#   content hash  a704f8832fb60ad4
+#   text hash     251557f4b1ca8ab8
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ea626ceccd0bc64e
-#   text hash     fde31dd506b4ee46
+#   content hash  a704f8832fb60ad4
+#   text hash     5ee20a6cb6871021
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ea626ceccd0bc64e
-#   text hash     b6a82d006b661008
+#   content hash  a704f8832fb60ad4
+#   text hash     815fcd0a53767cfc
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ea626ceccd0bc64e
-#   text hash     bccccbdf4c548795
+#   content hash  a704f8832fb60ad4
+#   text hash     8736da7187f8b97f
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8e9f5a7f8a16d73f
-#   text hash     c0e92e2075f1aee7
+#   content hash  4300645147c77d84
+#   text hash     786c7ecfed999614
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

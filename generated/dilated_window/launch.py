@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8e9f5a7f8a16d73f
-#   text hash     284d4fc2f8e7d63e
+#   content hash  4300645147c77d84
+#   text hash     7aeb6d603ee878a5
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

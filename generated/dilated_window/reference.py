@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8e9f5a7f8a16d73f
-#   text hash     a9a108fe7795f0fe
+#   content hash  4300645147c77d84
+#   text hash     6025a86a025e94cb
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

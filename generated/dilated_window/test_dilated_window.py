@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8e9f5a7f8a16d73f
-#   text hash     c4d4f5210ec64ed6
+#   content hash  4300645147c77d84
+#   text hash     a80f9a8799b5cef3
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

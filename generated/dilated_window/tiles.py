@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8e9f5a7f8a16d73f
-#   text hash     019880538558fe52
+#   content hash  4300645147c77d84
+#   text hash     82b38d871e4adfe9
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

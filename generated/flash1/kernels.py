@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a86626cf72180d4e
-#   text hash     8adcee06db49a4d5
+#   content hash  ea81e58422a58a85
+#   text hash     eef5c793e549add6
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

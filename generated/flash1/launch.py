@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a86626cf72180d4e
-#   text hash     8983563d26c69ccb
+#   content hash  ea81e58422a58a85
+#   text hash     22337d6b4067f4a5
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

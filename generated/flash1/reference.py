@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a86626cf72180d4e
-#   text hash     242645ddba26eb20
+#   content hash  ea81e58422a58a85
+#   text hash     2655d6e49384b017
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a86626cf72180d4e
-#   text hash     f442c2990fbc1862
+#   content hash  ea81e58422a58a85
+#   text hash     b601bb3ad799c0ce
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4ad8f5bc66b21db6
-#   text hash     81ce1207bfdf8982
+#   content hash  25f0c4e30c22dff8
+#   text hash     3fd65f025233ffb1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

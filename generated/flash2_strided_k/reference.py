@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4ad8f5bc66b21db6
-#   text hash     d431c0264d8a39ea
+#   content hash  25f0c4e30c22dff8
+#   text hash     2ea3e60ac4fd03cb
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

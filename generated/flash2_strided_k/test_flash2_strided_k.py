@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4ad8f5bc66b21db6
-#   text hash     d8f587f0fb9f7d86
+#   content hash  25f0c4e30c22dff8
+#   text hash     93860a9d13aaa45b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

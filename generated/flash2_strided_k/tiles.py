@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4ad8f5bc66b21db6
-#   text hash     5886f08514dc8a86
+#   content hash  25f0c4e30c22dff8
+#   text hash     46634a815dc73976
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

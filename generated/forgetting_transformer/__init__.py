@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e62112529afd5499
-#   text hash     bc566d33a4250fa2
+#   content hash  e29e139a55a52068
+#   text hash     d05ee51f95303ce7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

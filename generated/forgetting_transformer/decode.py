@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e62112529afd5499
-#   text hash     8d37b2528d9b2515
+#   content hash  e29e139a55a52068
+#   text hash     5739bcb0e9dfadcc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

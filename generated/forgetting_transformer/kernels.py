@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e62112529afd5499
-#   text hash     3b51e64fe81f8191
+#   content hash  e29e139a55a52068
+#   text hash     adc4a3e3fa0708a7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

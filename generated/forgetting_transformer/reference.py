@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e62112529afd5499
-#   text hash     3fac3b592f4cd329
+#   content hash  e29e139a55a52068
+#   text hash     4b37d65f389fe22e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1d158b680fbb702e
-#   text hash     b7f5fbd6c5f05536
+#   content hash  33ade3a0fea7c4fa
+#   text hash     a6db4fce31677122
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

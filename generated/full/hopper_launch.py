@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1d158b680fbb702e
-#   text hash     93a18c0efccb2dc9
+#   content hash  33ade3a0fea7c4fa
+#   text hash     b60efb1c89f94588
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1d158b680fbb702e
-#   text hash     cd7569f8ab418211
+#   content hash  33ade3a0fea7c4fa
+#   text hash     6b4ce9aa90206a24
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

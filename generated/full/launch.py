@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1d158b680fbb702e
-#   text hash     fb5956d13c87c338
+#   content hash  33ade3a0fea7c4fa
+#   text hash     82821e540e3f586d
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1d158b680fbb702e
-#   text hash     1010d4f1cc29aa6c
+#   content hash  33ade3a0fea7c4fa
+#   text hash     256aaa298df4aacd
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1d158b680fbb702e
-#   text hash     b82ea5f0473950e7
+#   content hash  33ade3a0fea7c4fa
+#   text hash     87a1ab46593e5a40
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

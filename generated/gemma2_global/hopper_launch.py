@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  78bd1aab0850260f
-#   text hash     a25db5dc7e20ca92
+#   content hash  7f36edd26d8bfb0e
+#   text hash     2e19cc5abc1f2979
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  78bd1aab0850260f
-#   text hash     f9ad4f3227479f8e
+#   content hash  7f36edd26d8bfb0e
+#   text hash     e9876eb0bf66b5d7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

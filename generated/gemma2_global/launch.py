@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  78bd1aab0850260f
-#   text hash     6e0bc7cf2fc2406d
+#   content hash  7f36edd26d8bfb0e
+#   text hash     4de1a06ba6f2f32b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

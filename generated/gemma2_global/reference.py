@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  78bd1aab0850260f
-#   text hash     e19e92e03b0b306f
+#   content hash  7f36edd26d8bfb0e
+#   text hash     98c9153d2e97fbab
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

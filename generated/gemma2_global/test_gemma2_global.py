@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  78bd1aab0850260f
-#   text hash     9d1b87e38f172b0d
+#   content hash  7f36edd26d8bfb0e
+#   text hash     f1f35c24a1b15f22
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

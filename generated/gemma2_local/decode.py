@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f015176912e72f35
-#   text hash     137d8cd2d8cc2e4f
+#   content hash  7e05fdaa1c0aaa50
+#   text hash     4bc51ba0e59492e6
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f015176912e72f35
-#   text hash     27bf4e66e74f4cb5
+#   content hash  7e05fdaa1c0aaa50
+#   text hash     8b895d237d868939
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

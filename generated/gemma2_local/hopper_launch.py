@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f015176912e72f35
-#   text hash     f550fd6cbcb6da92
+#   content hash  7e05fdaa1c0aaa50
+#   text hash     0fa1d25f4f762c59
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

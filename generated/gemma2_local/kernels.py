@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f015176912e72f35
-#   text hash     879f7b263e104e9f
+#   content hash  7e05fdaa1c0aaa50
+#   text hash     c7b565a270b9bc11
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f015176912e72f35
-#   text hash     e433be63336882ef
+#   content hash  7e05fdaa1c0aaa50
+#   text hash     b941c750edb449ca
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e0655386d65df91c
-#   text hash     26f4ee7d1dce27ce
+#   content hash  aa3160b7176584d1
+#   text hash     5e3179d4251e91d3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

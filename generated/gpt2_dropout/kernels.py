@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e0655386d65df91c
-#   text hash     348983a3f80380bb
+#   content hash  aa3160b7176584d1
+#   text hash     3c2f4989a8181132
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e0655386d65df91c
-#   text hash     3690312ef65641dc
+#   content hash  aa3160b7176584d1
+#   text hash     259ee8c7043ebd58
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

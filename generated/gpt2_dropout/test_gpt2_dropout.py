@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e0655386d65df91c
-#   text hash     2652bd36e10c7d15
+#   content hash  aa3160b7176584d1
+#   text hash     6bf6d6331f515f54
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

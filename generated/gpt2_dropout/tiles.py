@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e0655386d65df91c
-#   text hash     54b535ccd634b377
+#   content hash  aa3160b7176584d1
+#   text hash     847c97ee5b1e6524
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

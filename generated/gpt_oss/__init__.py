@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  da6674c62d65ca0a
-#   text hash     385567f6a2652c34
+#   content hash  cf76ebd7672b77f7
+#   text hash     872c25f3320f7372
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

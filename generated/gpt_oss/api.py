@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  da6674c62d65ca0a
-#   text hash     f0861e8cc4f465fd
+#   content hash  cf76ebd7672b77f7
+#   text hash     6150dcbc3967ed0f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  da6674c62d65ca0a
-#   text hash     fee2c0b72958bc81
+#   content hash  cf76ebd7672b77f7
+#   text hash     1d0afc9c1a79cf18
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  da6674c62d65ca0a
-#   text hash     434d91af36344813
+#   content hash  cf76ebd7672b77f7
+#   text hash     7b6a871e40c8a2b7
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

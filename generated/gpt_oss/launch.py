@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  da6674c62d65ca0a
-#   text hash     233271a3f4da0f19
+#   content hash  cf76ebd7672b77f7
+#   text hash     e7f1da4628210405
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a94e9e7f82031665
-#   text hash     78b2a8fdcbf52d67
+#   content hash  3e78b44c12efe28a
+#   text hash     27fa5e351e8ca01d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

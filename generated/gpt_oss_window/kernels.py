@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a94e9e7f82031665
-#   text hash     de8f8ff4cdb3891a
+#   content hash  3e78b44c12efe28a
+#   text hash     516fdfacd47dd19c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a94e9e7f82031665
-#   text hash     61f1d47f2b4bfe39
+#   content hash  3e78b44c12efe28a
+#   text hash     c8eb7262a74a13e0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a94e9e7f82031665
-#   text hash     32870cbd09c1ef9b
+#   content hash  3e78b44c12efe28a
+#   text hash     25a75dd9f36b6098
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

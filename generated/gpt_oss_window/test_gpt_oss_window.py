@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a94e9e7f82031665
-#   text hash     e06b4b458308da0d
+#   content hash  3e78b44c12efe28a
+#   text hash     0d7e0f25a6e0fbc6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

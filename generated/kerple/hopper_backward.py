@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d7c5f096a834c699
-#   text hash     80440c1b3312e785
+#   content hash  20f6c76c55fe0183
+#   text hash     d650024b389c64bd
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d7c5f096a834c699
-#   text hash     8aac85db06b785e2
+#   content hash  20f6c76c55fe0183
+#   text hash     be2e6c2e86e75a0e
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d7c5f096a834c699
-#   text hash     95db4cc94b7d638f
+#   content hash  20f6c76c55fe0183
+#   text hash     938e9ce5ed9f8090
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

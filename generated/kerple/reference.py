@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d7c5f096a834c699
-#   text hash     3d1c2487b06b0b24
+#   content hash  20f6c76c55fe0183
+#   text hash     ba9fa2be378a2011
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

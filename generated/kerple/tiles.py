@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d7c5f096a834c699
-#   text hash     fe575020c69fae1b
+#   content hash  20f6c76c55fe0183
+#   text hash     5951fec8bb40ac7a
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

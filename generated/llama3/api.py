@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  24939e069b8f05ba
-#   text hash     d51a6d84dc929370
+#   content hash  50759e9b328cbdef
+#   text hash     fc22a885002c47ea
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  24939e069b8f05ba
-#   text hash     6b0fded8a76dce41
+#   content hash  50759e9b328cbdef
+#   text hash     329c24b1729d67a1
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  24939e069b8f05ba
-#   text hash     f82e2e624f6decb1
+#   content hash  50759e9b328cbdef
+#   text hash     7b5c933f75a73e06
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  24939e069b8f05ba
-#   text hash     dd84bb754f91cb5b
+#   content hash  50759e9b328cbdef
+#   text hash     9a0cbdb8cd0e3123
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

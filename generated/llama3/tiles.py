@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  24939e069b8f05ba
-#   text hash     037b77c0c9a400bd
+#   content hash  50759e9b328cbdef
+#   text hash     4eb6f0141625a834
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e1301acb0b964032
-#   text hash     09c750dc8f1b9dc8
+#   content hash  9d7042ac1df73357
+#   text hash     ce989df8c7d2bef9
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

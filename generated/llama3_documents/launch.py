@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e1301acb0b964032
-#   text hash     31b0ae7947bbe2fa
+#   content hash  9d7042ac1df73357
+#   text hash     75de3323f4182847
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

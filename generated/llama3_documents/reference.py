@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e1301acb0b964032
-#   text hash     5e571990909d21f7
+#   content hash  9d7042ac1df73357
+#   text hash     2ba1b935e969ca78
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e1301acb0b964032
-#   text hash     f3f6acc6c35dd83e
+#   content hash  9d7042ac1df73357
+#   text hash     82b017f33a98eb82
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e1301acb0b964032
-#   text hash     5721d2b6a550a554
+#   content hash  9d7042ac1df73357
+#   text hash     9c090d77a5ae32fd
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9f8c70e40f2cb26e
-#   text hash     ad2a571009cf4533
+#   content hash  036be19a5cea0cc7
+#   text hash     acd42dd25374d692
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

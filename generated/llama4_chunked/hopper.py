@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9f8c70e40f2cb26e
-#   text hash     5004aace47efd42c
+#   content hash  036be19a5cea0cc7
+#   text hash     7cd72b290c13fbdf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9f8c70e40f2cb26e
-#   text hash     6eed9634d0cf7f94
+#   content hash  036be19a5cea0cc7
+#   text hash     c9b290a36b01f3e0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9f8c70e40f2cb26e
-#   text hash     a141b1e5ccde6130
+#   content hash  036be19a5cea0cc7
+#   text hash     189a17e9b280571c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

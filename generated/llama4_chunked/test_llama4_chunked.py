@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9f8c70e40f2cb26e
-#   text hash     806001bf002f835e
+#   content hash  036be19a5cea0cc7
+#   text hash     29698baa3b71cccc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

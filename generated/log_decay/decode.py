@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f9187bfc5eb14c09
-#   text hash     4ea7f2eb6d0f92ab
+#   content hash  d903c359ea50d5de
+#   text hash     c99674c92a8acd4f
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f9187bfc5eb14c09
-#   text hash     cf4fdc391effe7fd
+#   content hash  d903c359ea50d5de
+#   text hash     381fddd24cd1c291
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

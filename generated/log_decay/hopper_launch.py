@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f9187bfc5eb14c09
-#   text hash     5479c3ee7260e2dc
+#   content hash  d903c359ea50d5de
+#   text hash     d9ad9add5ddceb54
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

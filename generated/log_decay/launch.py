@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f9187bfc5eb14c09
-#   text hash     ad55c4e610153264
+#   content hash  d903c359ea50d5de
+#   text hash     f13a7a8927adc7a1
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

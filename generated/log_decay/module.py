@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f9187bfc5eb14c09
-#   text hash     2760bd3258d06c05
+#   content hash  d903c359ea50d5de
+#   text hash     fc7bf5701a66a168
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b6939900beed67e5
-#   text hash     4800f39a40ad1c6d
+#   content hash  595a8510ceccf167
+#   text hash     73672eb907884290
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

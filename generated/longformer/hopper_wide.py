@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b6939900beed67e5
-#   text hash     4823d80c6da9e67e
+#   content hash  595a8510ceccf167
+#   text hash     229559fec4fdc547
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b6939900beed67e5
-#   text hash     aee643a715221c37
+#   content hash  595a8510ceccf167
+#   text hash     15f599e9d15a7307
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

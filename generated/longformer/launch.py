@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b6939900beed67e5
-#   text hash     0ae3527002e7be10
+#   content hash  595a8510ceccf167
+#   text hash     b52ead3172642d59
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8a0c0c0dc0e2ff83
-#   text hash     49cca7dbf12114cb
+#   content hash  b8a10bd02be5434f
+#   text hash     4ec56c5c4b9de137
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8a0c0c0dc0e2ff83
-#   text hash     f7d0d8e5bd1b5d44
+#   content hash  b8a10bd02be5434f
+#   text hash     b33afd690249fd89
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8a0c0c0dc0e2ff83
-#   text hash     22af4319ad254352
+#   content hash  b8a10bd02be5434f
+#   text hash     003c6e38b453fa8f
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

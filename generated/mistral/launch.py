@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8a0c0c0dc0e2ff83
-#   text hash     9abd80ceff939e4a
+#   content hash  b8a10bd02be5434f
+#   text hash     198fa918d380a77e
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

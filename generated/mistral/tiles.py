@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8a0c0c0dc0e2ff83
-#   text hash     7aed10fbf206f0f9
+#   content hash  b8a10bd02be5434f
+#   text hash     33a96a7ff582b30d
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8a0c0c0dc0e2ff83
-#   text hash     6044351daca0b24a
+#   content hash  b8a10bd02be5434f
+#   text hash     5c81d970c6348329
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

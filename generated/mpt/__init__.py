@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  576eddd1b266d8ed
-#   text hash     3f9f6e9c7120aa91
+#   content hash  d00913fe5beceee9
+#   text hash     e0368087c063a342
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  576eddd1b266d8ed
-#   text hash     4da8ddf94c760df9
+#   content hash  d00913fe5beceee9
+#   text hash     d356869448b38b8d
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

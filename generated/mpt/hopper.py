@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  576eddd1b266d8ed
-#   text hash     139a6a3a155c1436
+#   content hash  d00913fe5beceee9
+#   text hash     f40e19e80e30c608
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

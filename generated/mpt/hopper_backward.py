@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  576eddd1b266d8ed
-#   text hash     73b2d7137780ece8
+#   content hash  d00913fe5beceee9
+#   text hash     079373252624827e
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  576eddd1b266d8ed
-#   text hash     baa9b52581eb4732
+#   content hash  d00913fe5beceee9
+#   text hash     d192cfa0a8f728fe
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  576eddd1b266d8ed
-#   text hash     8e5dad875fe8a941
+#   content hash  d00913fe5beceee9
+#   text hash     b70080646d5786d6
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

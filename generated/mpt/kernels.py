@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  576eddd1b266d8ed
-#   text hash     a22ebb9e796605f0
+#   content hash  d00913fe5beceee9
+#   text hash     f1c01c43e81e8b5a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9c9ece7576c90ec9
-#   text hash     8de00993df55c82d
+#   content hash  4df30dc5decfa8d7
+#   text hash     d6ee77eff500dcdf
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

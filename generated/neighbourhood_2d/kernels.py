@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9c9ece7576c90ec9
-#   text hash     a3b2df73e83df039
+#   content hash  4df30dc5decfa8d7
+#   text hash     527d5b97ad066276
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9c9ece7576c90ec9
-#   text hash     948aaebb045d1ce1
+#   content hash  4df30dc5decfa8d7
+#   text hash     e3dc20acc0c4208f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9c9ece7576c90ec9
-#   text hash     5898ff24573a1ce6
+#   content hash  4df30dc5decfa8d7
+#   text hash     cc3ed98c4bff45ee
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9c9ece7576c90ec9
-#   text hash     d4d1284a2752f75c
+#   content hash  4df30dc5decfa8d7
+#   text hash     ac3aca254e8ac8ec
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f95066d017c08567
-#   text hash     14dda19dc165f16c
+#   content hash  7045a11c5c78cd37
+#   text hash     6c2d498f6e15cf61
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

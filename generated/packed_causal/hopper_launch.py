@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f95066d017c08567
-#   text hash     4fbaeeb666350ce0
+#   content hash  7045a11c5c78cd37
+#   text hash     bfb15d14cad71e2e
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

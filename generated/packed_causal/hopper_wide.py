@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f95066d017c08567
-#   text hash     b6a21a5fc19ac497
+#   content hash  7045a11c5c78cd37
+#   text hash     4ecf62b47f94edd8
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f95066d017c08567
-#   text hash     ef80acb43849c5f9
+#   content hash  7045a11c5c78cd37
+#   text hash     381c0344ba8ffd53
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f95066d017c08567
-#   text hash     326cc3135a14ee05
+#   content hash  7045a11c5c78cd37
+#   text hash     1a7d882165575931
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

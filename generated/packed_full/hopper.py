@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d135780e8d7d97e5
-#   text hash     1f2858d7d4d6f4bd
+#   content hash  0f8162ccc8790fc3
+#   text hash     c50ddcc9b9ab1603
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d135780e8d7d97e5
-#   text hash     4b9d481f5e82fc0a
+#   content hash  0f8162ccc8790fc3
+#   text hash     93a7a5cad751fe6d
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d135780e8d7d97e5
-#   text hash     8a5e9050a3c74342
+#   content hash  0f8162ccc8790fc3
+#   text hash     8c65f4778ce87468
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d135780e8d7d97e5
-#   text hash     732795dc414178fc
+#   content hash  0f8162ccc8790fc3
+#   text hash     d8cd970e05c154f1
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

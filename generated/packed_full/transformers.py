@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d135780e8d7d97e5
-#   text hash     de6518f1556de605
+#   content hash  0f8162ccc8790fc3
+#   text hash     97fd57230a1bfcb3
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  604dbb28eaaa0e98
-#   text hash     835d0a8dec856da4
+#   content hash  237da677963eaf45
+#   text hash     7dfb3587b47a6337
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

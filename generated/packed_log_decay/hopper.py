@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  604dbb28eaaa0e98
-#   text hash     cc7e81a68fb4882f
+#   content hash  237da677963eaf45
+#   text hash     f82908fe0dab5527
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

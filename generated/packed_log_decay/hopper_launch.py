@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  604dbb28eaaa0e98
-#   text hash     c9fec640185d14da
+#   content hash  237da677963eaf45
+#   text hash     fb3de90da68cefbd
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

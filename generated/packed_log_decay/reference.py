@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  604dbb28eaaa0e98
-#   text hash     09159a50baf935ca
+#   content hash  237da677963eaf45
+#   text hash     ef48e41e53617c2b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

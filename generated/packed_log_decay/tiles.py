@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  604dbb28eaaa0e98
-#   text hash     8a83ca44dacb5dd5
+#   content hash  237da677963eaf45
+#   text hash     1bc38c89de5a078b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  478ec562d4c00a77
-#   text hash     19fceb928a398bd4
+#   content hash  edc36f790261bb36
+#   text hash     107c695c150dae4c
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  478ec562d4c00a77
-#   text hash     2693d2f7f82f60bb
+#   content hash  edc36f790261bb36
+#   text hash     c0451510391a8e8c
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

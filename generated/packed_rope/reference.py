@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  478ec562d4c00a77
-#   text hash     7af42239f9c8dae0
+#   content hash  edc36f790261bb36
+#   text hash     208569cc54d1a95b
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  478ec562d4c00a77
-#   text hash     238618f537f58ece
+#   content hash  edc36f790261bb36
+#   text hash     0f4f305bd17788d2
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

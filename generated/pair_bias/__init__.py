@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  daaf7852c7e03e32
-#   text hash     f95457453cfb437a
+#   content hash  c70479081849baf0
+#   text hash     8cefae79c3ef33ae
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

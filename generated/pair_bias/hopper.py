@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  daaf7852c7e03e32
-#   text hash     4ed0c6852903e37b
+#   content hash  c70479081849baf0
+#   text hash     665d609abfdc27c9
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

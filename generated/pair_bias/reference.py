@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  daaf7852c7e03e32
-#   text hash     cb28f7cfa0c87a10
+#   content hash  c70479081849baf0
+#   text hash     8c8502156f47fee1
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

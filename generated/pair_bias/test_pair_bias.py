@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  daaf7852c7e03e32
-#   text hash     4ccfc1ec7de418d7
+#   content hash  c70479081849baf0
+#   text hash     8753c246f4422f81
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  daaf7852c7e03e32
-#   text hash     e57384ab33fde861
+#   content hash  c70479081849baf0
+#   text hash     06af983fadd71119
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

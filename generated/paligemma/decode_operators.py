@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a237e26ff00fbc52
-#   text hash     003ab3b1dbe96fcd
+#   content hash  a87e5114bb40858d
+#   text hash     9842fe0a9168b5f5
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

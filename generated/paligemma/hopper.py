@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a237e26ff00fbc52
-#   text hash     574a3f2d4ce0d927
+#   content hash  a87e5114bb40858d
+#   text hash     f3f960669d883dbc
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

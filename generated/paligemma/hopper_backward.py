@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a237e26ff00fbc52
-#   text hash     e538040e6840a0e3
+#   content hash  a87e5114bb40858d
+#   text hash     f5d0a7f2b9082a35
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a237e26ff00fbc52
-#   text hash     f4f731836206c62a
+#   content hash  a87e5114bb40858d
+#   text hash     b1c206bbec27ffaa
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

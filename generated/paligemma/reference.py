@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a237e26ff00fbc52
-#   text hash     65b66fbd5e50deaf
+#   content hash  a87e5114bb40858d
+#   text hash     7debe31d94225c74
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cd2a0462aa3c70d6
-#   text hash     4695731724a63737
+#   content hash  5ae9da5d37b51592
+#   text hash     18725ef00fbb91a4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

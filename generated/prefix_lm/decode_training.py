@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cd2a0462aa3c70d6
-#   text hash     71d3cfbadfaa9fd9
+#   content hash  5ae9da5d37b51592
+#   text hash     84fed51bdfa36623
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cd2a0462aa3c70d6
-#   text hash     c1be4d45daf2db89
+#   content hash  5ae9da5d37b51592
+#   text hash     69987d1a1b5d640a
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

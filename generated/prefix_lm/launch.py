@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cd2a0462aa3c70d6
-#   text hash     68b644f9014f4ff8
+#   content hash  5ae9da5d37b51592
+#   text hash     729f8486c927f246
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

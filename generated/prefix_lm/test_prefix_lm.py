@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cd2a0462aa3c70d6
-#   text hash     c89fd4bd30d28467
+#   content hash  5ae9da5d37b51592
+#   text hash     1304b4c4b2847410
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

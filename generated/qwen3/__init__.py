@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1834ad17bd1c9129
-#   text hash     d8e647fa00597c6d
+#   content hash  f29621596100b01c
+#   text hash     35f6c05a3556ff3a
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1834ad17bd1c9129
-#   text hash     9b5147b87634e188
+#   content hash  f29621596100b01c
+#   text hash     e6c4f35f955ccf4c
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

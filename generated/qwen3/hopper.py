@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1834ad17bd1c9129
-#   text hash     efdfb0ec7e718799
+#   content hash  f29621596100b01c
+#   text hash     2fc44131a9f41d8b
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1834ad17bd1c9129
-#   text hash     8d7d3f648d1da8a7
+#   content hash  f29621596100b01c
+#   text hash     417f4e2387f82b64
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1834ad17bd1c9129
-#   text hash     7e42987d68535b89
+#   content hash  f29621596100b01c
+#   text hash     63baa31094bb2722
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  94d9e487b3ce9d1f
-#   text hash     61bed4ab6edf1a5f
+#   content hash  de689d598908d525
+#   text hash     a9ec4d447c360ea3
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

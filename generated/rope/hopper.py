@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  94d9e487b3ce9d1f
-#   text hash     ddaf7f9125b2d5b7
+#   content hash  de689d598908d525
+#   text hash     f7c14b4d54c124fa
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  94d9e487b3ce9d1f
-#   text hash     88bc1017dd592f1d
+#   content hash  de689d598908d525
+#   text hash     74308045fe59f7f4
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

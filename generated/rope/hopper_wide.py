@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  94d9e487b3ce9d1f
-#   text hash     a65a56d8baaef273
+#   content hash  de689d598908d525
+#   text hash     bd526b164b8da8f6
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  94d9e487b3ce9d1f
-#   text hash     1068d29920bc0c50
+#   content hash  de689d598908d525
+#   text hash     12b90e3aa769683f
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  94d9e487b3ce9d1f
-#   text hash     baaab4cbc256e618
+#   content hash  de689d598908d525
+#   text hash     8695b3aa5ba08916
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  45f9f145fbf7415d
-#   text hash     cc11a2ee7fb5f44c
+#   content hash  a65b69ecedf09ecd
+#   text hash     f2f589ea9af5edfc
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  45f9f145fbf7415d
-#   text hash     4621c5268dc684d4
+#   content hash  a65b69ecedf09ecd
+#   text hash     aa44ea9bd5f099fe
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  45f9f145fbf7415d
-#   text hash     19b595f47e5c3d6d
+#   content hash  a65b69ecedf09ecd
+#   text hash     70b587bde79ea22c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

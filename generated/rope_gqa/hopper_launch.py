@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  45f9f145fbf7415d
-#   text hash     945630ca77935bc1
+#   content hash  a65b69ecedf09ecd
+#   text hash     6484d47aa84f0b45
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  45f9f145fbf7415d
-#   text hash     978fd5348da1115b
+#   content hash  a65b69ecedf09ecd
+#   text hash     4e3eb3d8d6bbe499
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9f8babf9e625677c
-#   text hash     6b1f6bfde7e6bdc9
+#   content hash  8a7ee94a92383062
+#   text hash     bf3c0b53f8ff0363
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

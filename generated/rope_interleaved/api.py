@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9f8babf9e625677c
-#   text hash     d2dec0afeddc8f52
+#   content hash  8a7ee94a92383062
+#   text hash     5d1a96f8d4e6729d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9f8babf9e625677c
-#   text hash     a63dc1b231617584
+#   content hash  8a7ee94a92383062
+#   text hash     05c3202a0a7b140d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

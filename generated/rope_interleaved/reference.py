@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9f8babf9e625677c
-#   text hash     f1de9eae7d30fad1
+#   content hash  8a7ee94a92383062
+#   text hash     8d860e9969e9c2e1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

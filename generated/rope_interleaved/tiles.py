@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9f8babf9e625677c
-#   text hash     59ca49bca68b429e
+#   content hash  8a7ee94a92383062
+#   text hash     6752397cc17895bd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  400d55b0c6b5cda5
-#   text hash     28f9b7aee9c2dec8
+#   content hash  7350d3eab11ed7c7
+#   text hash     0011a7db2da54044
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

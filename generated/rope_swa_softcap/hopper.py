@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  400d55b0c6b5cda5
-#   text hash     d80443ffbb0b9cc3
+#   content hash  7350d3eab11ed7c7
+#   text hash     edae862ac0ab41b6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  400d55b0c6b5cda5
-#   text hash     af5b3a813a9e0207
+#   content hash  7350d3eab11ed7c7
+#   text hash     3de23fe2588bf6f3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

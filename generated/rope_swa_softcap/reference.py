@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  400d55b0c6b5cda5
-#   text hash     c6232e0ffbf03e7c
+#   content hash  7350d3eab11ed7c7
+#   text hash     62e0e96494e55f03
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  400d55b0c6b5cda5
-#   text hash     bd84d2f85f9861f8
+#   content hash  7350d3eab11ed7c7
+#   text hash     847c3073443e7ddb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  42508feed8cc5901
-#   text hash     d2d0bb5b94565a93
+#   content hash  5eea2ec9869c89ce
+#   text hash     64b839dea2f99d96
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

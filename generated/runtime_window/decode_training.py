@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  42508feed8cc5901
-#   text hash     08d00af2eea1e579
+#   content hash  5eea2ec9869c89ce
+#   text hash     104383940cc78837
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  42508feed8cc5901
-#   text hash     71938b58f69a777f
+#   content hash  5eea2ec9869c89ce
+#   text hash     fc08d1f854a0a7a9
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  42508feed8cc5901
-#   text hash     ce6e2907805804b1
+#   content hash  5eea2ec9869c89ce
+#   text hash     5ac5ae839bb354f9
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

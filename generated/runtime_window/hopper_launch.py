@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  42508feed8cc5901
-#   text hash     a5b9aee1f81791ed
+#   content hash  5eea2ec9869c89ce
+#   text hash     651e668d5343a9e5
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

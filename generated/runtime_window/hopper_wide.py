@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  42508feed8cc5901
-#   text hash     dfbfdb86ac3764cc
+#   content hash  5eea2ec9869c89ce
+#   text hash     f444508b690c2b11
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3137895921018a80
-#   text hash     d7f8d04f29de6e54
+#   content hash  24ca4d9226d427b9
+#   text hash     d2bd808fb6779e19
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3137895921018a80
-#   text hash     96145234e946974e
+#   content hash  24ca4d9226d427b9
+#   text hash     1b4e8b845997ea94
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0a55d6b36fb54031
-#   text hash     78ccdcca7971b5c5
+#   content hash  b41366ca7872f814
+#   text hash     b57533eca02e0057
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

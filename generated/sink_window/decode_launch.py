@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0a55d6b36fb54031
-#   text hash     70c99401a2fd8866
+#   content hash  b41366ca7872f814
+#   text hash     beca4ffe3ee46805
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -11,44 +11,49 @@ import torch
 from . import runtime, decode_arguments  # runtime first: it says what a missing triton means
 from . import decode_kernels as kernels
 
-# up to a head size: keys of a tile, warps, stages and keys of a split. First for tiles of FEW rows and short splits, then
-# for splits of 512 keys or more, which a call asks for; the last for tiles of up to 64 rows. They are a matter of nothing
-# else, but for head sizes above 256 of the GPU, and so are the bits of a row
+# up to a head size: keys of a tile, warps and stages, the same of programs in a CROWD, and keys of a split. First for
+# tiles of FEW rows and short splits, then for splits of 512 keys or more, which a call asks for; the last for tiles of up
+# to 64 rows. Bits hang on keys alone, which are a matter of nothing else, but for head sizes above 256 of the GPU
 SPLITS_16BIT = {
-    64: ((64, 2, 3, 512), (32, 1, 3, 1024), (64, 4, 4, 2048)),
-    128: ((32, 2, 3, 256), (64, 2, 2, 1024), (32, 4, 4, 2048)),
-    256: ((16, 2, 3, 256), (16, 2, 3, 1024), (32, 8, 3, 1024)),
-    512: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
+    64: ((128, ((4, 3), (4, 3)), 512), (32, ((2, 3), (2, 2)), 1024), (64, ((4, 4), (4, 4)), 2048)),
+    128: ((64, ((4, 3), (4, 2)), 256), (32, ((2, 3), (1, 2)), 1024), (32, ((4, 4), (4, 4)), 2048)),
+    256: ((32, ((4, 3), (4, 3)), 256), (32, ((2, 3), (2, 2)), 1024), (32, ((8, 3), (8, 3)), 1024)),
+    512: ((16, ((4, 3), (4, 3)), 256), (16, ((4, 3), (4, 3)), 1024), (16, ((8, 3), (8, 3)), 1024)),
 }
 SPLITS_FLOAT8 = {
-    64: ((64, 2, 3, 512), (32, 1, 3, 1024), (64, 4, 4, 2048)),
-    128: ((64, 2, 3, 256), (64, 2, 3, 1024), (32, 4, 4, 2048)),
-    256: ((32, 2, 2, 256), (32, 2, 3, 1024), (32, 8, 3, 1024)),
-    512: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
+    64: ((128, ((4, 2), (4, 2)), 512), (32, ((2, 3), (1, 2)), 1024), (64, ((4, 4), (4, 4)), 2048)),
+    128: ((64, ((4, 2), (2, 3)), 256), (64, ((2, 3), (2, 2)), 1024), (32, ((4, 4), (4, 4)), 2048)),
+    256: ((32, ((4, 3), (2, 2)), 256), (32, ((2, 3), (2, 2)), 1024), (32, ((8, 3), (8, 3)), 1024)),
+    512: ((16, ((4, 3), (4, 3)), 256), (16, ((4, 3), (4, 3)), 1024), (16, ((8, 3), (8, 3)), 1024)),
 }
 SPLITS_FP32 = {
-    64: ((32, 2, 4, 512), (32, 2, 4, 1024), (32, 4, 4, 2048)),
-    128: ((32, 4, 3, 256), (32, 4, 3, 1024), (32, 8, 3, 1024)),
-    256: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
-    512: ((16, 8, 2, 256), (16, 8, 2, 1024), (16, 8, 2, 1024)),
+    64: ((32, ((2, 4), (2, 4)), 512), (32, ((2, 4), (2, 4)), 1024), (32, ((4, 4), (4, 4)), 2048)),
+    128: ((32, ((4, 3), (4, 3)), 256), (32, ((4, 3), (4, 3)), 1024), (32, ((8, 3), (8, 3)), 1024)),
+    256: ((16, ((4, 3), (4, 3)), 256), (16, ((4, 3), (4, 3)), 1024), (16, ((8, 3), (8, 3)), 1024)),
+    512: ((16, ((8, 2), (8, 2)), 256), (16, ((8, 2), (8, 2)), 1024), (16, ((8, 2), (8, 2)), 1024)),
 }
 WHOLE = 2**30  # keys of a split that no sequence fills
 FEW = 16  # rows of a tile that stand as columns in products, of which the GPU makes 8 at a time, and of rows 16
 CHUNK = 8  # splits that are joined one after the other
+CROWD = 448  # columns of all programs of a multiprocessor, from which on they hide each other's loads
+TOGETHER, MANY = 4, 2048  # query heads whose rows of few splits a program joins, and from how many rows on
 
 
 def split_of(q, k, v, longest, split_size):
-    """Rows and keys of a tile, warps, stages and keys of a split for calls with so many new tokens of a sequence."""
+    """Rows and keys of a tile, warps and stages, alone and in a crowd, and keys of a split.
+
+    For calls with so many new tokens of a sequence.
+    """
     rows = longest * (q.shape[-2] // k.shape[-2])
     table = SPLITS_FP32 if q.dtype == torch.float32 else SPLITS_FLOAT8 if k.element_size() == 1 else SPLITS_16BIT
     size = next(size for size in table if max(q.shape[-1], v.shape[-1]) <= size)
     fewest = 8 if runtime.INTERPRETED or runtime.capability(q.device) > (0, 0) else FEW  # others make 16 columns
     block_m = min(max(fewest, runtime.power_of_2(rows)), FEW if size > 256 and not _many(q) else 64)
     short, long, many = table[size]
-    block_n, warps, stages, keys = many if block_m > FEW else long if split_size and split_size >= 512 else short
+    block_n, ways, keys = many if block_m > FEW else long if split_size and split_size >= 512 else short
     if runtime.INTERPRETED:
-        block_n, warps, stages, keys = 32, 4, 1, 64 if rows <= FEW else 256
-    return block_m, block_n, warps, stages, keys_of_split(q, rows, longest, split_size, keys)
+        block_n, ways, keys = 32, ((4, 1), (4, 1)), 64 if rows <= FEW else 256
+    return block_m, block_n, ways, keys_of_split(q, rows, longest, split_size, keys)
 
 
 def keys_of_split(q, rows, longest, split_size, keys):
@@ -68,10 +73,21 @@ def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
     return min(seen, runtime.cdiv(max_seqlen_k, keys))
 
 
-def tile_of_join(splits, v):
-    """How many chunks of splits and columns of out a program joins at a time, which no bits hang on: what 4 warps hold."""
+def is_crowd(programs, v):
+    """Whether there are so many programs that each does best with few warps, which leave room for more of them."""
+    crowd = 0 if runtime.INTERPRETED else CROWD * runtime.multiprocessors(v.device)
+    return programs * runtime.padded_width(v) >= crowd
+
+
+def tile_of_join(splits, q, v):
+    """How many chunks of splits, columns of out and query heads a program joins at a time, which no bits hang on.
+
+    As many as 4 warps hold; several heads where there are many rows, each of them of few splits.
+    """
     chunks = min(runtime.power_of_2(runtime.cdiv(splits, CHUNK)), 32)
-    return chunks, min(runtime.padded_width(v), 1024 // chunks)
+    heads = q.shape[1]
+    together = min(heads & -heads, TOGETHER) if chunks == 1 and q.shape[0] * heads >= MANY else 1
+    return chunks, min(runtime.padded_width(v), 1024 // chunks), together
 
 
 def size_of_parts(q, v, splits):
@@ -116,9 +132,11 @@ def attend(
     )
     longest, lse_strides, sequences = call.longest, call.lse_strides, seq_lens.shape[0]
     rows = longest * (q.shape[1] // k.shape[2])
-    block_m, block_n, warps, stages, split_size = split_of(q, k, v, longest, call.split_size)
+    block_m, block_n, (alone, crowded), split_size = split_of(q, k, v, longest, call.split_size)
     splits = count_splits(split_size, longest, max_seqlen_k, reach, first_keys)
-    chunks, columns = tile_of_join(splits, v)
+    programs = splits * runtime.cdiv(rows, block_m) * k.shape[2] * sequences
+    warps, stages = crowded if is_crowd(programs, v) else alone
+    chunks, columns, together = tile_of_join(splits, q, v)
     cache = runtime.LaunchCache.of(
         "decode",
         q,
@@ -145,7 +163,7 @@ def attend(
             GROUP=q.shape[-2] // k.shape[-2], PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1],
             DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
             BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q), TURNED=block_m <= FEW,
-            SUMS=min(8 * warps, block_n // 2) if block_m <= FEW else 8,
+            SUMS=min(8 * alone[0], block_n // 2) if block_m <= FEW else 8,
             BY_HEAD=k_scale is not None and k_scale.shape[1] * k_scale.shape[2] == 1,
             FAR=max(k.stride(1), v.stride(1)) >= 2**24, OVERLAP=runtime.overlaps(q.device), num_warps=warps,
             num_stages=stages,
@@ -153,16 +171,17 @@ def attend(
     )  # fmt: skip
     runtime.launch(
         cache, kernels.join_splits, (), join_values,
-        grid=lambda: (longest * (runtime.padded_width(v) // columns), q.shape[1], sequences),
+        grid=lambda: (longest * (runtime.padded_width(v) // columns), q.shape[1] // together, sequences),
         from_shapes=lambda: dict(
             sinks_stride_head=runtime.stride(sinks, 0), lse_stride_sequence=lse_strides[0],
             lse_stride_head=lse_strides[1], tokens=q.shape[0], longest=longest, Hq=q.shape[1], splits=splits,
-            split_size=split_size, DV=v.shape[-1], CHUNK=CHUNK, CHUNKS=chunks, COLUMNS=columns,
+            split_size=split_size, DV=v.shape[-1], CHUNK=CHUNK, CHUNKS=chunks, COLUMNS=columns, TOGETHER=together,
             OVERLAP=runtime.overlaps(q.device), num_warps=min(chunks, 4), num_stages=2,
         ),
     )  # fmt: skip
     if key_sums is not None:
-        block_m, block_n, warps, stages, _ = split_of(q, k, v, 1, call.split_size)
+        block_m, block_n, (alone, _), _ = split_of(q, k, v, 1, call.split_size)
+        warps, stages = alone
         runtime.launch(
             cache, kernels.sum_weights, (block_m, block_n), sums_values,
             grid=lambda: (k.shape[2] * runtime.cdiv(rows // longest, block_m) * runtime.cdiv(max_seqlen_k, block_n),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0a55d6b36fb54031
-#   text hash     97ace25bc28a2be0
+#   content hash  b41366ca7872f814
+#   text hash     052fcef2d5bbb7d4
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

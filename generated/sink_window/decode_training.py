@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0a55d6b36fb54031
-#   text hash     a452ae918b2db193
+#   content hash  b41366ca7872f814
+#   text hash     ae4413ee1cd061bc
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0a55d6b36fb54031
-#   text hash     8f126c5e1de6024b
+#   content hash  b41366ca7872f814
+#   text hash     8139394a063c8f7e
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

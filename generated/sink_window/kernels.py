@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0a55d6b36fb54031
-#   text hash     83e3345a101c7dde
+#   content hash  b41366ca7872f814
+#   text hash     02db987535a8793e
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

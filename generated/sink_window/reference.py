@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0a55d6b36fb54031
-#   text hash     8670f288799dd61e
+#   content hash  b41366ca7872f814
+#   text hash     bbe14b2871d681a2
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0a55d6b36fb54031
-#   text hash     127afdb1f6eaeacf
+#   content hash  b41366ca7872f814
+#   text hash     edeb494fe8ab5d4e
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

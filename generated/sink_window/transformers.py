@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0a55d6b36fb54031
-#   text hash     6f5ded5e7e2b9a3b
+#   content hash  b41366ca7872f814
+#   text hash     9e04207b5ce211cf
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

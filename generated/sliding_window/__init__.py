@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c9c39f0e512fcb77
-#   text hash     1565874e2157953c
+#   content hash  408c5f7491aae378
+#   text hash     bd83ab9514b0e7c2
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c9c39f0e512fcb77
-#   text hash     e8035294549f3943
+#   content hash  408c5f7491aae378
+#   text hash     9b7d13a360aee9b3
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c9c39f0e512fcb77
-#   text hash     73c1cda684f5b8ab
+#   content hash  408c5f7491aae378
+#   text hash     f6e7e40756634a02
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c9c39f0e512fcb77
-#   text hash     a8fb22a8ba702f92
+#   content hash  408c5f7491aae378
+#   text hash     11a5f9823c68cefd
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

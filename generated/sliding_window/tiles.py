@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c9c39f0e512fcb77
-#   text hash     089a23076b71c59d
+#   content hash  408c5f7491aae378
+#   text hash     5c7a2711e55517f3
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

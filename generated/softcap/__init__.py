@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c2657a68ebbf7c2a
-#   text hash     5420be546e8b50d1
+#   content hash  7052b78a6e41602c
+#   text hash     80fe1ce53e5332f8
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

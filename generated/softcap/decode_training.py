@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c2657a68ebbf7c2a
-#   text hash     a47ba12ad62fb6b0
+#   content hash  7052b78a6e41602c
+#   text hash     9e5b459b8b61484e
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c2657a68ebbf7c2a
-#   text hash     c992ccc716e74e4a
+#   content hash  7052b78a6e41602c
+#   text hash     95da14a8c7903e2e
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

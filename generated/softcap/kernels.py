@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c2657a68ebbf7c2a
-#   text hash     23535cd1a4378df8
+#   content hash  7052b78a6e41602c
+#   text hash     b929c0a293e5d4c9
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

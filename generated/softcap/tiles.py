@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c2657a68ebbf7c2a
-#   text hash     ea39e910809d7b4b
+#   content hash  7052b78a6e41602c
+#   text hash     87c00abbcc502a41
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4ab4d8da2dc13d06
-#   text hash     c1e00d948e5097a1
+#   content hash  d84528483b3378a5
+#   text hash     db3d22de99af4f67
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4ab4d8da2dc13d06
-#   text hash     5d267209af218d0b
+#   content hash  d84528483b3378a5
+#   text hash     b2b45f04646ed021
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4ab4d8da2dc13d06
-#   text hash     4a8dadb8ab08a47c
+#   content hash  d84528483b3378a5
+#   text hash     858f859578c5ae09
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4ab4d8da2dc13d06
-#   text hash     fe0986cf64f35090
+#   content hash  d84528483b3378a5
+#   text hash     460f60edf33be934
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4ab4d8da2dc13d06
-#   text hash     51d8f19efa2a169a
+#   content hash  d84528483b3378a5
+#   text hash     480d0b9dc29ce729
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

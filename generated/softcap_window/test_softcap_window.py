@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4ab4d8da2dc13d06
-#   text hash     a67533a3a3f6247d
+#   content hash  d84528483b3378a5
+#   text hash     d11a8b5ae55d497c
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

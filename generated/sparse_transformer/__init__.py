@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5082f61106cd0827
-#   text hash     f056dc76c8b848f8
+#   content hash  fe1bbbd6a6d0159a
+#   text hash     de0d70b094d742fd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5082f61106cd0827
-#   text hash     f7b271a64f71a5cc
+#   content hash  fe1bbbd6a6d0159a
+#   text hash     2415525db40617af
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

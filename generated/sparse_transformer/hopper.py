@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5082f61106cd0827
-#   text hash     09e50c6c8d133246
+#   content hash  fe1bbbd6a6d0159a
+#   text hash     a49473ff313c5c37
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

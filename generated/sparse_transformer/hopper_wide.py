@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5082f61106cd0827
-#   text hash     ff468261b2207508
+#   content hash  fe1bbbd6a6d0159a
+#   text hash     b843598437e98bf0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5082f61106cd0827
-#   text hash     9085f8166e08ba24
+#   content hash  fe1bbbd6a6d0159a
+#   text hash     70d7ac02eda9860b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

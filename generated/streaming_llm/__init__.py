@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  105df865a3e72924
-#   text hash     80ee8d6caf10ae16
+#   content hash  2969355f3f74bb2c
+#   text hash     68fd959b70f5e0f2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

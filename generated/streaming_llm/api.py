@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  105df865a3e72924
-#   text hash     d6c954f2b3987266
+#   content hash  2969355f3f74bb2c
+#   text hash     f30571c867cbb57f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

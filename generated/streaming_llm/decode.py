@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  105df865a3e72924
-#   text hash     a98b0dc575334976
+#   content hash  2969355f3f74bb2c
+#   text hash     8133e91e4dbd8fef
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  105df865a3e72924
-#   text hash     3fd9638e4c80bf42
+#   content hash  2969355f3f74bb2c
+#   text hash     1b37befe79529c59
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

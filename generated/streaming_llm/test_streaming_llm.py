@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  105df865a3e72924
-#   text hash     9a7a6c8011cc5eea
+#   content hash  2969355f3f74bb2c
+#   text hash     c5e1d5884f3dbde2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

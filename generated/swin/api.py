@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7101e36fb4cb297b
-#   text hash     ed0138d6cfb98080
+#   content hash  18c2d2af66d09e3a
+#   text hash     db9bd1bd051e03ec
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

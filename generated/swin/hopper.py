@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7101e36fb4cb297b
-#   text hash     b2739a9b2515f93a
+#   content hash  18c2d2af66d09e3a
+#   text hash     237acc008bf5af78
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

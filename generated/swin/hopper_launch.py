@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7101e36fb4cb297b
-#   text hash     cc3765b5cb8721a8
+#   content hash  18c2d2af66d09e3a
+#   text hash     edba2fd6505c5e51
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7101e36fb4cb297b
-#   text hash     5868f2fec37d45ae
+#   content hash  18c2d2af66d09e3a
+#   text hash     942c904cf8c00534
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

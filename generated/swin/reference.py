@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7101e36fb4cb297b
-#   text hash     b0efb22748691e56
+#   content hash  18c2d2af66d09e3a
+#   text hash     6692733ab7619a83
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ea50c0ac7ec1627e
-#   text hash     3e28747d87853dbe
+#   content hash  3f0e658085d7e4fb
+#   text hash     36b1410ecdaa0abf
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

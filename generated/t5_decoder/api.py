@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ea50c0ac7ec1627e
-#   text hash     92a2e3d03c1f0aed
+#   content hash  3f0e658085d7e4fb
+#   text hash     e3cd5fa24ba3ce8c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

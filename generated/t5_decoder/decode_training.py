@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ea50c0ac7ec1627e
-#   text hash     e7ccedd89654688b
+#   content hash  3f0e658085d7e4fb
+#   text hash     21369301edcf76aa
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ea50c0ac7ec1627e
-#   text hash     a4991aa7e218448f
+#   content hash  3f0e658085d7e4fb
+#   text hash     320aa640c7ca9211
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ea50c0ac7ec1627e
-#   text hash     13f6c3d0657866b1
+#   content hash  3f0e658085d7e4fb
+#   text hash     af8ca70a827ed21d
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

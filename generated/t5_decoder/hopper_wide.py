@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ea50c0ac7ec1627e
-#   text hash     a68afc98791e2593
+#   content hash  3f0e658085d7e4fb
+#   text hash     4ad9580ce5d20ad3
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  58e00d4084905d68
-#   text hash     9500a4883118f4b5
+#   content hash  bd72cda5f17ef95b
+#   text hash     b2bf815f665f8663
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

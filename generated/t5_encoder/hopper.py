@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  58e00d4084905d68
-#   text hash     d963f34140a8edc6
+#   content hash  bd72cda5f17ef95b
+#   text hash     b4784250a2c25f4a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  58e00d4084905d68
-#   text hash     d721fd4e5e2a4d0c
+#   content hash  bd72cda5f17ef95b
+#   text hash     2e3abef8e4a43788
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  58e00d4084905d68
-#   text hash     5794a07492a0cdcc
+#   content hash  bd72cda5f17ef95b
+#   text hash     adf40376fc3121cc
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

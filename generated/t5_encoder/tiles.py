@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  58e00d4084905d68
-#   text hash     2634e95830e87908
+#   content hash  bd72cda5f17ef95b
+#   text hash     ed6f4879975a05df
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7306f1819dddb7e2
-#   text hash     d9afbfa5d0507773
+#   content hash  68915d0df23ae178
+#   text hash     f2f001c58326e7fa
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7306f1819dddb7e2
-#   text hash     971f96d0fb394b81
+#   content hash  68915d0df23ae178
+#   text hash     80ca6b248ce8e64b
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

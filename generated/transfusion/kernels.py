@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7306f1819dddb7e2
-#   text hash     d8ae01ea5493be88
+#   content hash  68915d0df23ae178
+#   text hash     e875474a818894fa
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7306f1819dddb7e2
-#   text hash     a9d9ee4040437a2e
+#   content hash  68915d0df23ae178
+#   text hash     b1ea430e0e6fc120
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

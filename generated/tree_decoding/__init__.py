@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5de577de8e6a94ea
-#   text hash     b0ec77c03a00d68b
+#   content hash  0429ffa95dfa4b7f
+#   text hash     bf5a52c35501fffe
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,20 +1,20 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5de577de8e6a94ea
-#   text hash     6c2dc7ebca496609
+#   content hash  0429ffa95dfa4b7f
+#   text hash     504696203f775dbc
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
 Programs
     attend_split   a split of the keys of one sequence and key head, for a tile of BLOCK_M rows: pairs of a new token and
                    one of the GROUP query heads that read the key head
-    join_splits    one new token and query head; joins the parts of all splits
+    join_splits    one new token and TOGETHER query heads; joins the parts of all splits
     append_rows    one new token; puts its keys and values into the cache
 
 The grid of `attend_split` is (key heads x splits x tiles, sequences); tiles run fastest, as those of a split read the same
 keys. Of a grid's axes the first alone takes more than 65535. That of `join_splits` is (new tokens of a sequence, query
-heads, sequences).
+heads over TOGETHER, sequences).
 
 A split begins at a multiple of split_size keys, a tile of keys at one of BLOCK_N: which keys are summed together is a
 matter of the most new tokens that a sequence of the call has, but not of other lengths or of pages. Parts are added up by
@@ -75,7 +75,7 @@ Symbols
     FAR                  whether rows of a tile may stand 2**31 numbers apart
     CHUNK                splits that are added up one after the other
     CHUNKS, BLOCK_S      chunks that are loaded at a time, and the splits in them
-    COLUMNS              columns of out that a program joins
+    COLUMNS, TOGETHER    columns of out and query heads that a program joins
     BLOCK_H              the power of 2 that holds the key heads
     MEASURED             whether the scales of float8 are worked out here, and stored
     OVERLAP              whether a kernel starts while the one before it ends
@@ -244,12 +244,18 @@ def sum_by_thread(p, SUMS: tl.constexpr, TURNED: tl.constexpr):
 
 
 @triton.jit
-def sum_pairs(x):
-    """The sum of rows, as many as a power of 2, by a tree of pairs: rows of zeros behind others do not change it."""
-    for _ in tl.static_range(1, x.shape[0]):
-        if x.shape[0] > 1:
+def sum_pairs(x, ROWS: tl.constexpr):
+    """The sums of ROWS stretches of rows, each by a tree of pairs: rows of zeros behind others do not change them."""
+    for _ in tl.static_range(ROWS, x.shape[0]):
+        if x.shape[0] > ROWS:
             x = tl.sum(x.reshape([x.shape[0] // 2, 2, x.shape[1]]), 1)
-    return x.reshape([x.shape[1]])
+    return x
+
+
+@triton.jit
+def by_chunk(x, CHUNKS: tl.constexpr):
+    """What rows have, for each of their chunks: [rows * CHUNKS, 1]."""
+    return tl.broadcast_to(x[:, None], [x.shape[0], CHUNKS]).reshape([x.shape[0] * CHUNKS, 1])
 
 
 @triton.jit
@@ -461,7 +467,8 @@ def attend_split(
             DV, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, SUMS, FAR, TURNED, mixed=True
         )  # fmt: skip
 
-    l = tl.sum(l, 1)  # [BLOCK_M]
+    # by pairs, whatever the warps
+    l = sum_pairs(l.reshape([BLOCK_M * SUMS, 1]), BLOCK_M).reshape([BLOCK_M])
     # rows to which the split shows nothing: the LSE alone tells
     lse = tl.where(l == 0, float("-inf"), m + tl.log2(l))
     part = ((token + row).to(tl.int64) * Hq + h) * splits + slot
@@ -477,19 +484,21 @@ def attend_split(
 def join_splits(
     parts_ptr, seq_lens_ptr, cu_seqlens_q_ptr, out_ptr, lse_ptr, max_seqlen_k, reach, first_keys,
     lse_stride_sequence, lse_stride_head, tokens, longest, Hq, splits, split_size, DV: tl.constexpr,
-    CHUNK: tl.constexpr, CHUNKS: tl.constexpr, COLUMNS: tl.constexpr, OVERLAP: tl.constexpr
+    CHUNK: tl.constexpr, CHUNKS: tl.constexpr, COLUMNS: tl.constexpr, TOGETHER: tl.constexpr,
+    OVERLAP: tl.constexpr
 ):  # fmt: skip
-    """Store out and the LSE, in natural-log units, of a row: the parts of all splits, weighted by their LSEs."""
-    i, h, b = tl.program_id(0) % longest, tl.program_id(1), tl.program_id(2)
+    """Store out and the LSE, in natural-log units, of rows: the parts of all splits, weighted by their LSEs."""
+    i, b = tl.program_id(0) % longest, tl.program_id(2)
+    h = tl.program_id(1) * TOGETHER + tl.arange(0, TOGETHER)  # [TOGETHER]
     # lengths and cuts were there before attend_split began
     token, q_len, k_len = find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k)
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()
-    column = tl.program_id(0) // longest * COLUMNS + tl.arange(0, COLUMNS)
+    column = tl.program_id(0) // longest * COLUMNS + tl.arange(0, COLUMNS)[None, :]  # [1, COLUMNS]
     own_row = i
     if lse_ptr is not None:
-        lse_ptr += tl.cast(b, tl.int64) * lse_stride_sequence + tl.cast(h, tl.int64) * lse_stride_head
+        lse_ptr += tl.cast(b, tl.int64) * lse_stride_sequence + h.to(tl.int64) * lse_stride_head
     if cu_seqlens_q_ptr is not None:
         own_row = token + i
         # rows of no sequence: before the first one, and behind this one's last
@@ -497,57 +506,59 @@ def join_splits(
         end = tl.where(b == tl.num_programs(2) - 1, tokens, tl.load(cu_seqlens_q_ptr + b + 1))
         for j in tl.range(i, before + tl.maximum(tl.minimum(end, tokens) - behind, 0), longest):
             place = nth_of(j, before, behind)
-            nobody = (tl.cast(place, tl.int64) * Hq + h) * DV
-            tl.store(out_ptr + nobody + column, tl.zeros([COLUMNS], out_ptr.dtype.element_ty), mask=column < DV)
+            nobody = (tl.cast(place, tl.int64) * Hq + h)[:, None] * DV + column
+            tl.store(out_ptr + nobody, tl.zeros([TOGETHER, COLUMNS], out_ptr.dtype.element_ty), mask=column < DV)
             if lse_ptr is not None:
                 tl.store(lse_ptr + place, float("-inf"))
     if i >= q_len:
         return
+    # [TOGETHER]
     row = (token + i).to(tl.int64) * Hq + h
-    part_lse_ptr = parts_ptr + tl.cast(tokens, tl.int64) * Hq * splits * DV + row * splits
-    m = tl.full([], float("-inf"), tl.float32)
-    l = tl.full([], 0.0, tl.float32)
+    part_lse_ptr = parts_ptr + tl.cast(tokens, tl.int64) * Hq * splits * DV
+    m = tl.full([TOGETHER], float("-inf"), tl.float32)
+    l = tl.full([TOGETHER], 0.0, tl.float32)
     # slots are those of splits before `head`, then those from `first_split` to `end`
     head, end = tl.cdiv(first_keys, split_size), tl.cdiv(k_len, split_size)
     first_split = tl.maximum(tl.maximum(k_len - q_len - reach, 0) // split_size, head)
     slots = tl.minimum(head, end) + tl.maximum(end - first_split, 0)
     # one maximum for all, so that no weight hangs on CHUNKS; of few splits no more at a time than a warp has threads
     TOPS: tl.constexpr = 32 * CHUNKS
-    tops = m + tl.zeros([TOPS], tl.float32)
+    tops = m[:, None] + tl.zeros([TOGETHER, TOPS], tl.float32)
     for j in tl.range(0, slots, TOPS):
-        slot = j + tl.arange(0, TOPS)
-        tops = tl.maximum(tops, tl.load(part_lse_ptr + slot, mask=slot < slots, other=float("-inf")))
-    top = tl.max(tops, 0)
+        slot = j + tl.arange(0, TOPS)[None, :]
+        lse = tl.load(part_lse_ptr + row[:, None] * splits + slot, mask=slot < slots, other=float("-inf"))
+        tops = tl.maximum(tops, lse)
+    top = tl.max(tops, 1)
     # what has seen nothing keeps -inf: measure it from 0, or -inf - -inf is NaN
     pivot = tl.where(top == float("-inf"), 0.0, top)
     l = l * tl.exp2(m - pivot)
-    # [COLUMNS]
-    acc = tl.zeros([COLUMNS], tl.float32)
+    acc = tl.zeros([TOGETHER, COLUMNS], tl.float32)
+    # of each chunk of each row: [TOGETHER * CHUNKS, 1], and with the columns of its parts
+    PARTS: tl.constexpr = TOGETHER * CHUNKS
+    chunk = tl.arange(0, PARTS)[:, None] % CHUNKS
+    chunk_row, chunk_pivot = by_chunk(row, CHUNKS), by_chunk(pivot, CHUNKS)
     BLOCK_S: tl.constexpr = CHUNKS * CHUNK
     head_blocks, first_block = tl.cdiv(head, BLOCK_S), first_split // BLOCK_S
     blocks = head_blocks + tl.maximum(tl.cdiv(end, BLOCK_S) - tl.maximum(first_block, head_blocks), 0)
     for j in tl.range(0, blocks):
-        # of each chunk: [CHUNKS, 1] and [CHUNKS, COLUMNS]
-        weights, sums = tl.zeros([CHUNKS, 1], tl.float32), tl.zeros([CHUNKS, COLUMNS], tl.float32)
-        first = nth_of(j, head_blocks, first_block) * BLOCK_S + tl.arange(0, CHUNKS)[:, None] * CHUNK
+        weights, sums = tl.zeros([PARTS, 1], tl.float32), tl.zeros([PARTS, COLUMNS], tl.float32)
+        first = nth_of(j, head_blocks, first_block) * BLOCK_S + chunk * CHUNK
         for n in tl.static_range(CHUNK):
-            # [CHUNKS, 1]
             split = first + n
             slot = tl.where(split < head, split, split - first_split + head)
             kept = (split < end) & ((split < head) | (split >= first_split))
-            lse = tl.load(part_lse_ptr + slot, mask=kept, other=float("-inf"))
-            # [CHUNKS, COLUMNS]
-            place = (row * splits + slot) * DV + column[None, :]
-            part = tl.load(parts_ptr + place, mask=kept & (column < DV)[None, :], other=0.0)
+            place = chunk_row * splits + slot
+            lse = tl.load(part_lse_ptr + place, mask=kept, other=float("-inf"))
+            part = tl.load(parts_ptr + place * DV + column, mask=kept & (column < DV), other=0.0)
             # once both are there: what a split without visible keys has not written may be a NaN
             part = tl.where(lse > float("-inf"), part, 0.0)
-            weight = tl.exp2(lse - pivot)
+            weight = tl.exp2(lse - chunk_pivot)
             weights += weight
             sums += part * weight
-        l += tl.sum(sum_pairs(weights), 0)
-        acc += sum_pairs(sums)
-    out = acc / tl.where(l == 0, 1.0, l)
-    tl.store(out_ptr + row * DV + column, out.to(out_ptr.dtype.element_ty), mask=column < DV)
+        l += tl.sum(sum_pairs(weights, TOGETHER), 1)
+        acc += sum_pairs(sums, TOGETHER)
+    out = acc / tl.where(l == 0, 1.0, l)[:, None]
+    tl.store(out_ptr + row[:, None] * DV + column, out.to(out_ptr.dtype.element_ty), mask=column < DV)
     if lse_ptr is not None:
         tl.store(lse_ptr + own_row, tl.where(l == 0, float("-inf"), (pivot + tl.log2(l)) / LOG2E))
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5de577de8e6a94ea
-#   text hash     dffa272f96108ee8
+#   content hash  0429ffa95dfa4b7f
+#   text hash     83661fb238aaa3aa
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

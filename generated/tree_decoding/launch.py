@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5de577de8e6a94ea
-#   text hash     fab53c92ffd1fcc1
+#   content hash  0429ffa95dfa4b7f
+#   text hash     66de7d990579af6f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5de577de8e6a94ea
-#   text hash     62597861f75fee5e
+#   content hash  0429ffa95dfa4b7f
+#   text hash     662fad214b784625
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -83,6 +83,39 @@ def test_one_new_token(page: int, width: int, dtype: torch.dtype) -> None:
     check(list(lse.split(1, 1)), wanted_lse, 1e-3)
 
 
+@pytest.mark.parametrize("kind", ["bf16", "fp16", "fp32", "float8"])
+@pytest.mark.parametrize(
+    ("name", "width"), [*(("causal", d) for d in (64, 128, 256)), ("log_decay", 128), ("gpt_oss", 64)]
+)
+@pytest.mark.parametrize("split_size", [None, 1024])
+def test_bits_hang_on_no_other_programs(
+    split_size: int | None, name: str, width: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With many around a program has other warps and stages, and one that joins has several heads."""
+    dtype = {"fp16": torch.float16, "fp32": torch.float32}.get(kind, torch.bfloat16)
+    s = Sequences(LENGTHS, [1] * len(LENGTHS), HEADS, KV_HEADS, width, device="cuda", dtype=dtype)
+    module, launch = load(name), importlib.import_module(f"generated.{name}.decode_launch")
+    cache, more = Cache(s), dict(given(name, s)[0], split_size=split_size, return_lse=True)
+    if kind == "float8":
+        cache.k, cache.v = (torch.randn_like(x).to(torch.float8_e4m3fn) for x in (cache.k, cache.v))
+        more |= dict.fromkeys(("k_scale", "v_scale"), torch.tensor(0.5, device="cuda"))
+    else:
+        cache.k, cache.v = (torch.randn_like(x) for x in (cache.k, cache.v))
+    if name == "log_decay":
+        more["log_decay"] = cache.stored([torch.rand(n, HEADS, device="cuda") / -100 for n in LENGTHS])
+    found = []
+    for least in (0, 2**30):
+        monkeypatch.setattr(launch, "CROWD", least)
+        monkeypatch.setattr(launch, "MANY", least)
+        module.decode.CALLS.clear()
+        launch.runtime.LaunchCache.known.clear()
+        found.append(
+            module.decode.attend_with_cache(torch.cat(s.q), cache.k, cache.v, s.seq_lens, **cache.pages(), **more)
+        )
+    for crowded, alone in zip(*found, strict=True):
+        assert torch.equal(crowded, alone)
+
+
 @pytest.mark.parametrize("name", ["causal", "sliding_window"])
 def test_the_first_key_may_stand_anywhere(name: str) -> None:
     s = Sequences([3000, 3, 129], [3, 3, 3], HEADS, KV_HEADS, 128, device="cuda", dtype=torch.bfloat16)

@@ -400,6 +400,28 @@ def test_bits_hang_on_neither_pages_nor_the_batch(variant: Callable[[str], Modul
     assert torch.equal(lse[0], one_lse[0])
 
 
+@pytest.mark.parametrize(
+    ("name", "heads", "most"),
+    [("plain", 1, 1), ("plain", 4, 4), ("plain", 6, 2), ("sinking", 4, 4), ("first_keys", 4, 4), ("decaying", 4, 4)],
+)
+def test_bits_hang_on_no_other_heads_that_a_program_joins(
+    variant: Callable[[str], ModuleType], name: str, heads: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a row whose program joins as many as `most` rows are those of a row that has one to itself."""
+    module, s = variant(name), Sequences([300, 9, 40], [5, 1, 2], heads=heads, kv_heads=1)
+    launch = importlib.import_module(f"{module.__name__}.decode_launch")
+    found = []
+    for rows, together in ((1, most), (1000, 1)):
+        monkeypatch.setattr(launch, "MANY", rows)
+        module.decode.CALLS.clear()
+        launch.runtime.LaunchCache.known.clear()
+        assert launch.tile_of_join(5, torch.zeros(8, heads, 16), torch.zeros(1, 8, 1, 16))[-1] == together
+        torch.manual_seed(0)
+        found.append(decode(module, name, s, Cache(s), packed=True)[:2])
+    for x, y in zip(*found, strict=True):
+        assert torch.equal(x, y)
+
+
 def test_heads_may_stand_before_places(variant: Callable[[str], ModuleType]) -> None:
     out, _, _ = decode(variant("plain"), "plain", PLAIN, Cache(PLAIN))
     cache = Cache(PLAIN, swapped=True)

@@ -118,7 +118,7 @@ class Cases(NamedTuple):
             "attend_split": {"GROUP": 128 if self.planned.spec.latent else 4},
             "append_rows": {"BLOCK_D": _power_of_2(self.head_dim)},
             "sum_keys": {"HEADS": 32, "BLOCK_H": 8},
-            "join_splits": {"CHUNK": splits.CHUNK, "CHUNKS": chunks, "COLUMNS": columns},
+            "join_splits": {"CHUNK": splits.CHUNK, "CHUNKS": chunks, "COLUMNS": columns, "TOGETHER": 1},
         }
         return case._replace(
             signature=case.signature | dict.fromkeys(scales, "constexpr"),

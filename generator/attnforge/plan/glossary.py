@@ -237,7 +237,7 @@ def _decoding(plan: Plan) -> Iterator[Row]:
     yield "mass", "weights that keys get, summed over the new tokens"
     yield "CHUNK", "splits that are added up one after the other"
     yield "CHUNKS, BLOCK_S", "chunks that are loaded at a time, and the splits in them"
-    yield "COLUMNS", "columns of out that a program joins"
+    yield "COLUMNS, TOGETHER", "columns of out and query heads that a program joins"
     if not plan.decode or not plan.decode.scans.each:
         yield "BLOCK_H", "the power of 2 that holds the key heads"
     yield "MEASURED", "whether the scales of float8 are worked out here, and stored"

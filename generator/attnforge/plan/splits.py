@@ -4,42 +4,52 @@ from __future__ import annotations
 
 from .tiles import Tile, family
 
-Split = tuple[int, int, int, int]
-"""Keys of a tile, warps, stages and keys of a split."""
+Ways = tuple[tuple[int, int], tuple[int, int]]
+"""Warps and stages of a program with few others, and of one in a CROWD: no bits hang on them."""
+Split = tuple[int, Ways, int]
+"""Keys of a tile, warps and stages, and keys of a split."""
 Splits = tuple[Split, Split, Split]
 """For tiles of FEW rows and splits that are short, or long, and for tiles of up to 64 rows."""
 Table = dict[str, dict[int, Splits]]
 """By what is stored: 16 bits, float8 or float32. Then by the head size that a row serves up to."""
 
-# measured on an NVIDIA H200, torch 2.11, triton 3.6; for heads wider than 256 chosen by what the compiler makes of them
-_MANY = {64: (64, 4, 4, 2048), 128: (32, 4, 4, 2048), 256: (32, 8, 3, 1024)}
+
+def _any(keys: int, warps: int, stages: int, split: int) -> Split:
+    """One that takes the same warps and stages in a crowd."""
+    return keys, ((warps, stages),) * 2, split
+
+
+# measured on an NVIDIA H200 or H100, torch 2.11, triton 3.6; for heads wider than 256 chosen by what the compiler makes
+# of them
+_MANY = {64: _any(64, 4, 4, 2048), 128: _any(32, 4, 4, 2048), 256: _any(32, 8, 3, 1024)}
 _TABLE: Table = {
     "16BIT": {
-        64: ((64, 2, 3, 512), (32, 1, 3, 1024), _MANY[64]),
-        128: ((32, 2, 3, 256), (64, 2, 2, 1024), _MANY[128]),
-        256: ((16, 2, 3, 256), (16, 2, 3, 1024), _MANY[256]),
-        512: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
+        64: (_any(128, 4, 3, 512), (32, ((2, 3), (2, 2)), 1024), _MANY[64]),
+        128: ((64, ((4, 3), (4, 2)), 256), (32, ((2, 3), (1, 2)), 1024), _MANY[128]),
+        256: (_any(32, 4, 3, 256), (32, ((2, 3), (2, 2)), 1024), _MANY[256]),
+        512: (_any(16, 4, 3, 256), _any(16, 4, 3, 1024), _any(16, 8, 3, 1024)),
     },
     "FLOAT8": {
-        64: ((64, 2, 3, 512), (32, 1, 3, 1024), _MANY[64]),
-        128: ((64, 2, 3, 256), (64, 2, 3, 1024), _MANY[128]),
-        256: ((32, 2, 2, 256), (32, 2, 3, 1024), _MANY[256]),
-        512: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
+        64: (_any(128, 4, 2, 512), (32, ((2, 3), (1, 2)), 1024), _MANY[64]),
+        128: ((64, ((4, 2), (2, 3)), 256), (64, ((2, 3), (2, 2)), 1024), _MANY[128]),
+        256: ((32, ((4, 3), (2, 2)), 256), (32, ((2, 3), (2, 2)), 1024), _MANY[256]),
+        512: (_any(16, 4, 3, 256), _any(16, 4, 3, 1024), _any(16, 8, 3, 1024)),
     },
     "FP32": {
-        64: ((32, 2, 4, 512), (32, 2, 4, 1024), (32, 4, 4, 2048)),
-        128: ((32, 4, 3, 256), (32, 4, 3, 1024), (32, 8, 3, 1024)),
-        256: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
-        512: ((16, 8, 2, 256), (16, 8, 2, 1024), (16, 8, 2, 1024)),
+        64: (_any(32, 2, 4, 512), _any(32, 2, 4, 1024), _any(32, 4, 4, 2048)),
+        128: (_any(32, 4, 3, 256), _any(32, 4, 3, 1024), _any(32, 8, 3, 1024)),
+        256: (_any(16, 4, 3, 256), _any(16, 4, 3, 1024), _any(16, 8, 3, 1024)),
+        512: (_any(16, 8, 2, 256), _any(16, 8, 2, 1024), _any(16, 8, 2, 1024)),
     },
 }
 # of specs that say `latent`, beside those, for values that are columns of keys. With all 128 heads a program has 64 of
 # them: their sum takes half of the registers of 8 warps, their queries 72 KB of shared memory, a tile of 32 keys 36 KB.
 # Tiles of 64 keys multiply with more ease, but leave room for two, of which one is under way, and spill
+_HALF_LATENT = (_any(32, 4, 3, 256), _any(32, 4, 3, 1024), _any(32, 8, 3, 1024))
 _LATENT: Table = {
-    "16BIT": {576: ((32, 4, 3, 256), (32, 4, 3, 1024), (32, 8, 3, 1024))},
-    "FLOAT8": {576: ((32, 4, 3, 256), (32, 4, 3, 1024), (32, 8, 3, 1024))},
-    "FP32": {576: ((16, 8, 2, 256), (16, 8, 2, 1024), (16, 8, 2, 1024))},
+    "16BIT": {576: _HALF_LATENT},
+    "FLOAT8": {576: _HALF_LATENT},
+    "FP32": {576: (_any(16, 8, 2, 256), _any(16, 8, 2, 1024), _any(16, 8, 2, 1024))},
 }
 
 # of the kernel of latent heads for Hopper GPUs: rows and keys of a tile, stages and keys of a split; and from how many
@@ -50,6 +60,8 @@ LEAST_ROWS = 64
 
 FEW = 16  # rows of a tile that stand as columns in products, of which the GPU makes 8 at a time, and of rows 16
 CHUNK = 8  # splits that are joined one after the other
+TOGETHER, MANY = 4, 2048  # query heads whose rows a program joins, and from how many rows on
+CROWD = 448  # columns of all programs of a multiprocessor, from which on they hide each other's loads
 
 
 def table(latent: bool) -> Table:
@@ -75,5 +87,5 @@ def tile(latent: bool, head_dim: int, dtype: str, arch: str, rows: int) -> Tile:
     # AMD's matrix instructions have 16 columns
     fewest = 8 if arch.startswith("sm_") and not latent else FEW
     block_m = min(max(rows, fewest), 64 if roomy else FEW)
-    block_n, warps, stages, _ = many if block_m > FEW else short
-    return Tile(block_m, block_n, warps, stages)
+    block_n, (alone, _), _ = many if block_m > FEW else short
+    return Tile(block_m, block_n, *alone)

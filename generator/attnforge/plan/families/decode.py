@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 from ...language.spec import Spec
 from .. import (
@@ -27,7 +28,7 @@ from ..cached_terms import CachedTerms
 from ..paged import PAGED, decoded
 from ..parameters import Function, Kernel, Parameter, Step, jitted
 from ..shared_parameters import SharedParameters
-from ..splits import CHUNK, FEW, Table, table
+from ..splits import CHUNK, CROWD, FEW, MANY, TOGETHER, Table, table
 from ..statements import Block, Call, Comment, Loop, Statement, code_names, names, needed, reads, targets
 from . import decode_join, decode_scan, decode_sums
 from .decode_scan import Scans
@@ -66,6 +67,10 @@ class Decode:
     shared: SharedParameters
     taken: tuple[Argument, ...]  # the keywords of `attention`
     known: frozenset[str]  # what kernels.py defines
+    few: ClassVar = FEW  # rows of a tile that stand as columns of products
+    chunk: ClassVar = CHUNK  # splits that are joined one after the other
+    crowd: ClassVar = CROWD  # columns of a multiprocessor's programs from which on they hide each other's loads
+    together: ClassVar = f"{TOGETHER}, {MANY}"  # query heads whose rows a program joins, and from how many rows on
 
     @property
     def spec(self) -> Spec:
@@ -81,16 +86,6 @@ class Decode:
     def splits(self) -> Table:
         """Tiles and splits by head size."""
         return table(self.spec.latent)
-
-    @property
-    def few(self) -> int:
-        """Rows of a tile that stand as columns of products."""
-        return FEW
-
-    @property
-    def chunk(self) -> int:
-        """Splits that are joined one after the other."""
-        return CHUNK
 
     @cached_property
     def arguments(self) -> tuple[CachedArgument, ...]:
@@ -155,7 +150,7 @@ class Decode:
             *self.scans.functions,
             *jitted("decode/functions", "load_places", "quantised", "row_units", "in_units"),
             *jitted("decode/functions", "find_rows"),
-            *jitted("decode/products", "multiply", "add_values", "sum_by_thread", "sum_pairs"),
+            *jitted("decode/products", "multiply", "add_values", "sum_by_thread", "sum_pairs", "by_chunk"),
         )
         if not self.spec.rope:
             return found

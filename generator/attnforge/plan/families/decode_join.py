@@ -27,10 +27,11 @@ def build(
             Parameter("CHUNK", "constexpr", "CHUNK"),
             Parameter("CHUNKS", "constexpr", "chunks"),
             Parameter("COLUMNS", "constexpr", "columns"),
+            Parameter("TOGETHER", "constexpr", "together"),
             overlap,
         ),
         "decode/join.jinja",
-        "(longest * (runtime.padded_width(v) // columns), q.shape[1], sequences)",
+        "(longest * (runtime.padded_width(v) // columns), q.shape[1] // together, sequences)",
         blocks={"sequence": (PAGED.sequence(),), "start": _start(shared.spec.sink)},
     )
 
@@ -38,14 +39,14 @@ def build(
 def _start(sink: bool) -> tuple[Block, ...]:
     """The statements that make the largest LSE and the sum of weights before the first part: those of the sink."""
     start: tuple[Block, ...] = (
-        Statement("m", 'tl.full([], float("-inf"), tl.float32)'),
-        Statement("l", "tl.full([], 0.0, tl.float32)"),
+        Statement("m", 'tl.full([TOGETHER], float("-inf"), tl.float32)'),
+        Statement("l", "tl.full([TOGETHER], 0.0, tl.float32)"),
     )
     if not sink:
         return start
     joined = (
         Comment("once, here: no split has seen it"),
-        Statement("m", "tl.load(sinks_ptr + tl.cast(h, tl.int64) * sinks_stride_head).to(tl.float32) * LOG2E"),
+        Statement("m", "tl.load(sinks_ptr + h.to(tl.int64) * sinks_stride_head).to(tl.float32) * LOG2E"),
         Statement("l", 'tl.where(m == float("-inf"), 0.0, 1.0)'),
     )
     return (*start, Branch("sinks_ptr is not None", joined))

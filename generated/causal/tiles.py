@@ -2,7 +2,7 @@
 #
 #   made from     specs/causal.yaml
 #   content hash  594c2033c480cc9d
-#   text hash     9a062f32f3918fc8
+#   text hash     880bed5970b006b0
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -94,6 +94,6 @@ TILES_HOPPER = {
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
-    "forward": {64: (512,), 128: (0,), 256: (0,)},
-    "backward": {64: (1024,), 128: (896,), 256: (1024,), (256, 128): (1024,)},
+    "forward": {64: (256,), 128: (0,), 256: (0,)},
+    "backward": {64: (512,), 128: (640,), 256: (768,), (256, 128): (1024,)},
 }

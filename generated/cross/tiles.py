@@ -2,7 +2,7 @@
 #
 #   made from     specs/cross.yaml
 #   content hash  67b19e485f9af19f
-#   text hash     e5eaeaed3ebb087a
+#   text hash     92bc7cd06a9e4b58
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -94,6 +94,6 @@ TILES_HOPPER = {
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
-    "forward": {64: (512,), 128: (0,), 256: (0,)},
-    "backward": {64: (1024,), 128: (0,), 256: (1024,), (256, 128): (1024,)},
+    "forward": {64: (256,), 128: (0,), 256: (0,)},
+    "backward": {64: (512,), 128: (0,), 256: (512,), (256, 128): (1024,)},
 }

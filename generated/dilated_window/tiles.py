@@ -2,7 +2,7 @@
 #
 #   made from     specs/dilated_window.yaml
 #   content hash  4300645147c77d84
-#   text hash     82b38d871e4adfe9
+#   text hash     27f89a0c93ec771b
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -93,4 +93,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {128: (512,), 256: (0,)}, "backward": {64: (512,), 128: (1024,), 256: (1024,)}}
+HOPPER_IS_FASTER = {"forward": {128: (512,), 256: (0,)}, "backward": {64: (256,), 128: (512,), 256: (768,)}}

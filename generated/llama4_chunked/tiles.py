@@ -2,7 +2,7 @@
 #
 #   made from     specs/llama4_chunked.yaml
 #   content hash  036be19a5cea0cc7
-#   text hash     92eaa17b7811926b
+#   text hash     1246b5fda3582bdf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -93,7 +93,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {
-    "forward": {64: (512,), 128: (512,), 256: (0,)},
-    "backward": {64: (512,), 128: (1024,), 256: (1024,)},
-}
+HOPPER_IS_FASTER = {"forward": {64: (512,), 128: (512,), 256: (0,)}, "backward": {64: (256,), 128: (512,), 256: (768,)}}

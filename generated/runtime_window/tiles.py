@@ -2,7 +2,7 @@
 #
 #   made from     specs/runtime_window.yaml
 #   content hash  5eea2ec9869c89ce
-#   text hash     4ffa68af5b0581fa
+#   text hash     f4e55bfe8f72efee
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -93,10 +93,7 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {
-    "forward": {64: (512,), 128: (512,), 256: (0,)},
-    "backward": {64: (512,), 128: (1024,), 256: (1024,)},
-}
+HOPPER_IS_FASTER = {"forward": {64: (512,), 128: (512,), 256: (0,)}, "backward": {64: (256,), 128: (512,), 256: (768,)}}
 
 # how many keys before its own a query must be able to see for that, by columns of a tile
-HOPPER_REACH = {"forward": {64: 1000, 128: 100}, "backward": {64: 500, 128: 500, 256: 500}}
+HOPPER_REACH = {"forward": {64: 2000, 128: 100}, "backward": {64: 500, 128: 500, 256: 500}}

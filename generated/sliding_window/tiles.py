@@ -2,7 +2,7 @@
 #
 #   made from     specs/sliding_window.yaml
 #   content hash  408c5f7491aae378
-#   text hash     5c7a2711e55517f3
+#   text hash     4bcab19db1da4a97
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -93,7 +93,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {
-    "forward": {64: (512,), 128: (512,), 256: (0,)},
-    "backward": {64: (512,), 128: (1024,), 256: (1024,)},
-}
+HOPPER_IS_FASTER = {"forward": {128: (512,), 256: (0,)}, "backward": {64: (256,), 128: (512,), 256: (768,)}}

@@ -2,7 +2,7 @@
 #
 #   made from     specs/streaming_llm.yaml
 #   content hash  2969355f3f74bb2c
-#   text hash     0b61af05b63c0fd9
+#   text hash     783b335b328c907d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -93,7 +93,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {
-    "forward": {64: (512,), 128: (512,), 256: (0,)},
-    "backward": {64: (512,), 128: (1024,), 256: (1024,)},
-}
+HOPPER_IS_FASTER = {"forward": {128: (512,), 256: (0,)}, "backward": {64: (256,), 128: (512,), 256: (768,)}}

@@ -2,7 +2,7 @@
 #
 #   made from     specs/transfusion.yaml
 #   content hash  68915d0df23ae178
-#   text hash     f4847fe60e78ccb3
+#   text hash     f0099e315178b38e
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -93,4 +93,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {64: (16384,), 128: (0,)}, "backward": {64: (512,), 128: (768,), 256: (1024,)}}
+HOPPER_IS_FASTER = {"forward": {64: (16384,), 128: (512,)}, "backward": {64: (512,), 128: (512,), 256: (768,)}}

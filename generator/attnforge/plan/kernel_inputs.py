@@ -19,10 +19,8 @@ from ..printing import printers
 from . import conditions, positions, storage
 from .access import CASTS, TYPES, Access, Site
 from .running_sums import REST, anchor
-from .sides import BLOCKS, OTHER, SIDE_OF, Side
+from .sides import BLOCKS, OTHER, RANGE, SIDE_OF, Side
 from .statements import Block, Call, Place, Statement, serving, targets
-
-_TILES = ("first", "full_first", "full_last", "last")
 
 
 @dataclass(frozen=True)
@@ -355,7 +353,7 @@ class KernelInputs:
         for given in (one for one in self.spec.inputs if one.scan):
             place = (self.base(given), f"{given.name}_stride_part", f"{given.name}_stride_token")
             own = (f"{self.own}_first", f"{self.own}_last", positions.of_first(other))
-            found.append(Call(", ".join(_TILES), "keep_documents", (*place, *own, *_TILES, BLOCKS[other])))
+            found.append(Call(", ".join(RANGE), "keep_documents", (*place, *own, *RANGE, BLOCKS[other])))
         return tuple(found)
 
     @cached_property

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from .sides import BLOCKS
+from .sides import BLOCKS, RANGE
 from .statements import Block, Branch, Call, Comment, Loop, Statement, needed, reads
 from .tile_ranges import TileRange
 from .tile_states import TileStates
 
-_RANGE = "first, full_first, full_last, last"
 Step = Callable[[str, str], Call]
 """Makes the call for a tile: texts of whether it is mixed, and whether a sequence may end in it."""
 
@@ -53,7 +52,7 @@ class Loops:
         else:
             found = self.tiles.call("span")
         read = {"first", "last", *reads((*self.narrowed, *walk))}
-        ends = (end if end in read else "_" for end in _RANGE.split(", "))
+        ends = (end if end in read else "_" for end in RANGE)
         return (Statement(", ".join(ends), found), *self.narrowed)
 
     @property
@@ -167,7 +166,7 @@ class Loops:
         return (
             *states.bases("tile"),
             *states.notes(states.own),
-            Statement(_RANGE if narrowed else "first, _, _, last", self.tiles.call()),
+            Statement(", ".join(RANGE) if narrowed else "first, _, _, last", self.tiles.call()),
             *narrowed,
             Loop("page", "first // 1024", "tl.cdiv(last, 1024)", tuple(pages)),
         )

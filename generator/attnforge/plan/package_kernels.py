@@ -12,7 +12,7 @@ from .families import known
 from .families.family import Kernels, Pair
 from .parameters import Kernel, Parameter
 from .shared_parameters import SharedParameters
-from .sides import BLOCKS, OTHER, SIDES
+from .sides import BLOCKS, OTHER, RANGE, SIDES
 from .statements import Block, Branch, Loop, Statement, needed, reads
 from .tile_states import TileStates
 
@@ -212,7 +212,7 @@ def _noted(a: Analysis, states: TileStates) -> tuple[Block, ...]:
 
 def _range_of(a: Analysis, states: TileStates) -> tuple[Block, ...]:
     """The statements that work out and store the range of parts that one part of a side needs."""
-    own, other, ends = states.own, OTHER[states.own], "first, full_first, full_last, last"
+    own, other, ends = states.own, OTHER[states.own], ", ".join(RANGE)
     count = f"{other}_tiles"
     step = (
         Statement("others", "start + tl.arange(0, 1024)"),

@@ -14,10 +14,9 @@ from ..tiling import ranges
 from ..tiling.ranges import Span
 from .kernel_inputs import KernelInputs
 from .positions import BEGIN, FIRST
-from .sides import Side
+from .sides import RANGE, Side
 from .statements import Statement, names
 
-_RANGE = ("first", "full_first", "full_last", "last")
 _POSITIONS = ("q_first", "q_last", "k_first", "k_last", "q_len", "k_len", BEGIN, "b", "h", "kv_h")
 
 
@@ -71,12 +70,12 @@ class TileRange:
             call = f"tile_range({', '.join((ends.lo, ends.hi, *full, *after, self.block))},)"
             if len(self.ends) == 1:
                 return (*found, Statement("", f"return {call}"))
-            found.append(Statement(", ".join(f"{name}{n}" for name in _RANGE), call))
-        for name in _RANGE:
+            found.append(Statement(", ".join(f"{name}{n}" for name in RANGE), call))
+        for name in RANGE:
             *others, last = (f"{name}{n}" for n in range(len(self.ends)))
             choice = "".join(f"tl.where(span == {n}, {other}, " for n, other in enumerate(others))
             found.append(Statement(name, f"{choice}{last}{')' * len(others)}"))
-        return (*found, Statement("", f"return {', '.join(_RANGE)}"))
+        return (*found, Statement("", f"return {', '.join(RANGE)}"))
 
     @property
     def count(self) -> str:

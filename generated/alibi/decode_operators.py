@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  58625c8d9a3139ca
-#   text hash     bfbdafc1c47d9a03
+#   content hash  66f471fd62c250fe
+#   text hash     635bbf1a8e305319
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  58625c8d9a3139ca
-#   text hash     9eb477b6e6003072
+#   content hash  66f471fd62c250fe
+#   text hash     60bd240cc567c1e2
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  58625c8d9a3139ca
-#   text hash     1cf1ef31818e7376
+#   content hash  66f471fd62c250fe
+#   text hash     0dc5c59350668e0a
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  58625c8d9a3139ca
-#   text hash     49e9b03a160f2a08
+#   content hash  66f471fd62c250fe
+#   text hash     e7a6146282f65eb2
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  58625c8d9a3139ca
-#   text hash     dd7ab6e5d682ce45
+#   content hash  66f471fd62c250fe
+#   text hash     4c048d3100c7ef77
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

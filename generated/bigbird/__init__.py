@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  def318fc506e6ec0
-#   text hash     5d8e459fd6ba5e16
+#   content hash  ab78726f439b7258
+#   text hash     764b21949ee570a0
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

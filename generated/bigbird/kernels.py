@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  def318fc506e6ec0
-#   text hash     90fd1f51dec41843
+#   content hash  ab78726f439b7258
+#   text hash     86ba57c626a138cf
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  def318fc506e6ec0
-#   text hash     a96bfadbded1223f
+#   content hash  ab78726f439b7258
+#   text hash     146bcbdc73b141d9
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

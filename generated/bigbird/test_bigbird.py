@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  def318fc506e6ec0
-#   text hash     381e7d6fba05b5a6
+#   content hash  ab78726f439b7258
+#   text hash     21d9e1728a0b29fd
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

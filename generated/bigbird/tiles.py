@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  def318fc506e6ec0
-#   text hash     0b2bf1acbe4e0ab8
+#   content hash  ab78726f439b7258
+#   text hash     81abaca50d383770
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

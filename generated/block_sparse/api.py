@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  557e8bf0530aa38e
-#   text hash     8b52c0758fc5ca2c
+#   content hash  6a5b100af04b4872
+#   text hash     42e6fcdc444b57b8
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

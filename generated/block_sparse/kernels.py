@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  557e8bf0530aa38e
-#   text hash     554b76d463b438fc
+#   content hash  6a5b100af04b4872
+#   text hash     2f5ef666842e60f3
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

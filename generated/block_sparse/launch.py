@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  557e8bf0530aa38e
-#   text hash     abd63855073fc135
+#   content hash  6a5b100af04b4872
+#   text hash     820fa05eb68d6ac7
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

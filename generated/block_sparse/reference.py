@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  557e8bf0530aa38e
-#   text hash     a86ee73fd132f15d
+#   content hash  6a5b100af04b4872
+#   text hash     0928804489ed77a8
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  557e8bf0530aa38e
-#   text hash     3163414e3974d9ad
+#   content hash  6a5b100af04b4872
+#   text hash     cbd9a042ae789ee4
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4a34e00f7707716b
-#   text hash     a4321f3ef4ec4aef
+#   content hash  e7bb94f97e6a4d7b
+#   text hash     3f605a056f76c865
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

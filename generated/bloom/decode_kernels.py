@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4a34e00f7707716b
-#   text hash     68d18d437e07f58f
+#   content hash  e7bb94f97e6a4d7b
+#   text hash     2f5a988f69f4195a
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -255,7 +255,7 @@ def sum_pairs(x, ROWS: tl.constexpr):
 @triton.jit
 def by_chunk(x, CHUNKS: tl.constexpr):
     """What rows have, for each of their chunks: [rows * CHUNKS, 1]."""
-    return tl.broadcast_to(x[:, None], [x.shape[0], CHUNKS]).reshape([x.shape[0] * CHUNKS, 1])
+    return x[:, None].broadcast_to([x.shape[0], CHUNKS]).reshape([x.shape[0] * CHUNKS, 1])
 
 
 @triton.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4a34e00f7707716b
-#   text hash     45dfa4480b07609a
+#   content hash  e7bb94f97e6a4d7b
+#   text hash     e6ea73d2a8f8ddd1
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

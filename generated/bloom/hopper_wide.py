@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4a34e00f7707716b
-#   text hash     0419ba9eb8563f7f
+#   content hash  e7bb94f97e6a4d7b
+#   text hash     d0a42e3034ef959d
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

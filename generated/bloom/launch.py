@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4a34e00f7707716b
-#   text hash     09354c6659efbdf6
+#   content hash  e7bb94f97e6a4d7b
+#   text hash     0cb572a7fcb835b9
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  594c2033c480cc9d
-#   text hash     12a000cb0204f761
+#   content hash  e41808c482fef78f
+#   text hash     5f20a03251bfa3b7
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

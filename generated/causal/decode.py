@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  594c2033c480cc9d
-#   text hash     136621e90036781d
+#   content hash  e41808c482fef78f
+#   text hash     660e3b02294db700
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  594c2033c480cc9d
-#   text hash     851c17f4efab89f7
+#   content hash  e41808c482fef78f
+#   text hash     31ec0b17618c1e3d
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -255,7 +255,7 @@ def sum_pairs(x, ROWS: tl.constexpr):
 @triton.jit
 def by_chunk(x, CHUNKS: tl.constexpr):
     """What rows have, for each of their chunks: [rows * CHUNKS, 1]."""
-    return tl.broadcast_to(x[:, None], [x.shape[0], CHUNKS]).reshape([x.shape[0] * CHUNKS, 1])
+    return x[:, None].broadcast_to([x.shape[0], CHUNKS]).reshape([x.shape[0] * CHUNKS, 1])
 
 
 @triton.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  594c2033c480cc9d
-#   text hash     e7bc1ddb17b5a68a
+#   content hash  e41808c482fef78f
+#   text hash     6075c031e003d7b1
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  594c2033c480cc9d
-#   text hash     2d84a86ed8ec0639
+#   content hash  e41808c482fef78f
+#   text hash     b3773c0ccc382216
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  594c2033c480cc9d
-#   text hash     b3482e986c1006ac
+#   content hash  e41808c482fef78f
+#   text hash     ef604624dbb74398
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  594c2033c480cc9d
-#   text hash     8cb22ca64a2016f9
+#   content hash  e41808c482fef78f
+#   text hash     4becddcf77145d67
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

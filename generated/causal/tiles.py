@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  594c2033c480cc9d
-#   text hash     880bed5970b006b0
+#   content hash  e41808c482fef78f
+#   text hash     11715bba67fe0384
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4638d47ef162031c
-#   text hash     2d31117a348d6fc3
+#   content hash  03f3e39ba5bb9a72
+#   text hash     3d3db8cc70b2116a
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

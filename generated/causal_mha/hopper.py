@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4638d47ef162031c
-#   text hash     f9e6045c3672a6dc
+#   content hash  03f3e39ba5bb9a72
+#   text hash     15c2284c3aba995e
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

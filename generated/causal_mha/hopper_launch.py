@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4638d47ef162031c
-#   text hash     dcace390bd27fb80
+#   content hash  03f3e39ba5bb9a72
+#   text hash     c6f9d6d40a30fa9b
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

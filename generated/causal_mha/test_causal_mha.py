@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4638d47ef162031c
-#   text hash     405159b65cfde598
+#   content hash  03f3e39ba5bb9a72
+#   text hash     7fc2debe8a5a42e9
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

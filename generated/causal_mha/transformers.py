@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4638d47ef162031c
-#   text hash     8ffb1b0d15069f02
+#   content hash  03f3e39ba5bb9a72
+#   text hash     888763fc7437d0fe
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  67b19e485f9af19f
-#   text hash     f4226a3f9bed2266
+#   content hash  96a2488de699a48a
+#   text hash     3b2d65c9bde787b4
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  67b19e485f9af19f
-#   text hash     76925530f11fb1dc
+#   content hash  96a2488de699a48a
+#   text hash     9512f4ac54830088
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

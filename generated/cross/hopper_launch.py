@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  67b19e485f9af19f
-#   text hash     cef7297d7366f64f
+#   content hash  96a2488de699a48a
+#   text hash     236411b34e3a1bf4
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  67b19e485f9af19f
-#   text hash     103fa8e67ff90afd
+#   content hash  96a2488de699a48a
+#   text hash     a734ca6132e5ae21
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

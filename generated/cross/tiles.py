@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  67b19e485f9af19f
-#   text hash     92bc7cd06a9e4b58
+#   content hash  96a2488de699a48a
+#   text hash     4349319415babcbe
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  992986286f8aedfd
-#   text hash     2a15191a8694c0d9
+#   content hash  0874b3b46b40bf31
+#   text hash     f9c0dc79be81b865
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  992986286f8aedfd
-#   text hash     bf794b35fa8d4c92
+#   content hash  0874b3b46b40bf31
+#   text hash     426df4507c812b0a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  992986286f8aedfd
-#   text hash     e99714307dfc1e0b
+#   content hash  0874b3b46b40bf31
+#   text hash     5c81715e7d428f09
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  992986286f8aedfd
-#   text hash     6c4d5857fd2f8927
+#   content hash  0874b3b46b40bf31
+#   text hash     dda443332de47e82
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f60f20a175da683b
-#   text hash     badc54f45235f7e7
+#   content hash  1b12d8355b7b4022
+#   text hash     90ff71fff2386096
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -258,7 +258,7 @@ def sum_pairs(x, ROWS: tl.constexpr):
 @triton.jit
 def by_chunk(x, CHUNKS: tl.constexpr):
     """What rows have, for each of their chunks: [rows * CHUNKS, 1]."""
-    return tl.broadcast_to(x[:, None], [x.shape[0], CHUNKS]).reshape([x.shape[0] * CHUNKS, 1])
+    return x[:, None].broadcast_to([x.shape[0], CHUNKS]).reshape([x.shape[0] * CHUNKS, 1])
 
 
 @triton.jit

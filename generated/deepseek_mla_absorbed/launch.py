@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f60f20a175da683b
-#   text hash     c0d65ae626881154
+#   content hash  1b12d8355b7b4022
+#   text hash     d5599d0a0f04f886
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f60f20a175da683b
-#   text hash     dbd8d91d5ddf7e64
+#   content hash  1b12d8355b7b4022
+#   text hash     82b2c081c37fddfc
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a704f8832fb60ad4
-#   text hash     b2cbb1ca21a47779
+#   content hash  a1cec5cc763fb0b1
+#   text hash     2c0a877de3d015b5
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a704f8832fb60ad4
-#   text hash     5ee20a6cb6871021
+#   content hash  a1cec5cc763fb0b1
+#   text hash     20c75c3bbe77925e
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a704f8832fb60ad4
-#   text hash     23b8b2a5eb71e6da
+#   content hash  a1cec5cc763fb0b1
+#   text hash     cfdc10e6f40e816e
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a704f8832fb60ad4
-#   text hash     a336a110a47f888c
+#   content hash  a1cec5cc763fb0b1
+#   text hash     4c5d79837a394550
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

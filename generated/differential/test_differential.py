@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a704f8832fb60ad4
-#   text hash     28169d5fe808a51f
+#   content hash  a1cec5cc763fb0b1
+#   text hash     48a74b0be0566825
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

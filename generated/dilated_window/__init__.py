@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4300645147c77d84
-#   text hash     48766536decc3690
+#   content hash  d552962166859835
+#   text hash     c6a4e8c4bae6878b
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4300645147c77d84
-#   text hash     786c7ecfed999614
+#   content hash  d552962166859835
+#   text hash     9cf0e56db9c8ba7f
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4300645147c77d84
-#   text hash     27f89a0c93ec771b
+#   content hash  d552962166859835
+#   text hash     c395f53bc46a53be
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ea81e58422a58a85
-#   text hash     faf9041cc021daf3
+#   content hash  a1993ed6a53e60ee
+#   text hash     4a6a3a426af4eb83
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

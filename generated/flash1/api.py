@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ea81e58422a58a85
-#   text hash     120f0cd6e3607585
+#   content hash  a1993ed6a53e60ee
+#   text hash     6cb12eb8a071ea00
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ea81e58422a58a85
-#   text hash     eef5c793e549add6
+#   content hash  a1993ed6a53e60ee
+#   text hash     e6db20f2df65b96c
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ea81e58422a58a85
-#   text hash     22337d6b4067f4a5
+#   content hash  a1993ed6a53e60ee
+#   text hash     8061a192457a019e
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ea81e58422a58a85
-#   text hash     b601bb3ad799c0ce
+#   content hash  a1993ed6a53e60ee
+#   text hash     33d30e56bc25ef01
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  25f0c4e30c22dff8
-#   text hash     3fd65f025233ffb1
+#   content hash  7d093ed50e448fb4
+#   text hash     a3a034b7b5928ea5
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  25f0c4e30c22dff8
-#   text hash     1c7c1c85c687325b
+#   content hash  7d093ed50e448fb4
+#   text hash     eebfdebdbb60a7b4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  25f0c4e30c22dff8
-#   text hash     2ea3e60ac4fd03cb
+#   content hash  7d093ed50e448fb4
+#   text hash     700a84f8a99f5a32
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

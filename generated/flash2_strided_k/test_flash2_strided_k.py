@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  25f0c4e30c22dff8
-#   text hash     93860a9d13aaa45b
+#   content hash  7d093ed50e448fb4
+#   text hash     6ce18a2b8194a5f7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  25f0c4e30c22dff8
-#   text hash     46634a815dc73976
+#   content hash  7d093ed50e448fb4
+#   text hash     0742883b7a40c2a9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

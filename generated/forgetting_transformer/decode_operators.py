@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e29e139a55a52068
-#   text hash     743962c69e8b16f5
+#   content hash  7a70d71a15d58cd2
+#   text hash     42dbe647450c12e3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

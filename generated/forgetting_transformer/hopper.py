@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e29e139a55a52068
-#   text hash     b7c8aa1df5ec7fa4
+#   content hash  7a70d71a15d58cd2
+#   text hash     790032da08b884eb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

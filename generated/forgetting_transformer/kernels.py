@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e29e139a55a52068
-#   text hash     adc4a3e3fa0708a7
+#   content hash  7a70d71a15d58cd2
+#   text hash     3332e9ff62d16914
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

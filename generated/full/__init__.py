@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  33ade3a0fea7c4fa
-#   text hash     a6db4fce31677122
+#   content hash  bbed6998cbc34a23
+#   text hash     5e0fc7904e956196
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  33ade3a0fea7c4fa
-#   text hash     4f1e2e8ce6d5f8a1
+#   content hash  bbed6998cbc34a23
+#   text hash     62ef7d96a213d5d1
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  33ade3a0fea7c4fa
-#   text hash     6b4ce9aa90206a24
+#   content hash  bbed6998cbc34a23
+#   text hash     7a8421e438f408bb
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  33ade3a0fea7c4fa
-#   text hash     c788ca7b79c770e5
+#   content hash  bbed6998cbc34a23
+#   text hash     fc07311529db3fc9
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  33ade3a0fea7c4fa
-#   text hash     02bf15fdeb4eb104
+#   content hash  bbed6998cbc34a23
+#   text hash     3c2bb9bd4a8152f2
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

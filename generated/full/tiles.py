@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  33ade3a0fea7c4fa
-#   text hash     79140b31a6b1004f
+#   content hash  bbed6998cbc34a23
+#   text hash     6e6c127f5a9ce91e
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

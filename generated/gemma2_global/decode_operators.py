@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7f36edd26d8bfb0e
-#   text hash     48501ba205a120e7
+#   content hash  91dbe7b1962fbab0
+#   text hash     6fa46109e1fdac30
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

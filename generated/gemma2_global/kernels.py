@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7f36edd26d8bfb0e
-#   text hash     e9876eb0bf66b5d7
+#   content hash  91dbe7b1962fbab0
+#   text hash     51c6c07a19972456
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7f36edd26d8bfb0e
-#   text hash     4de1a06ba6f2f32b
+#   content hash  91dbe7b1962fbab0
+#   text hash     2bc6f8eacfd61a23
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7f36edd26d8bfb0e
-#   text hash     98c9153d2e97fbab
+#   content hash  91dbe7b1962fbab0
+#   text hash     09aa2946fa5a7086
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

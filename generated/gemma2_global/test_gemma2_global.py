@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7f36edd26d8bfb0e
-#   text hash     f1f35c24a1b15f22
+#   content hash  91dbe7b1962fbab0
+#   text hash     67d3e4c066d65846
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

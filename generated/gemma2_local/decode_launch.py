@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7e05fdaa1c0aaa50
-#   text hash     b64ecdf6150ca8a7
+#   content hash  22cadb02c3aa5a3f
+#   text hash     da250635bbf47ab3
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7e05fdaa1c0aaa50
-#   text hash     c21287679ba03116
+#   content hash  22cadb02c3aa5a3f
+#   text hash     684a7c3e9dfa065e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7e05fdaa1c0aaa50
-#   text hash     c7b565a270b9bc11
+#   content hash  22cadb02c3aa5a3f
+#   text hash     2a1a75da6d9a5737
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

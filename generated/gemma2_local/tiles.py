@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7e05fdaa1c0aaa50
-#   text hash     b941c750edb449ca
+#   content hash  22cadb02c3aa5a3f
+#   text hash     62e52cee4397f20a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  aa3160b7176584d1
-#   text hash     3c2f4989a8181132
+#   content hash  6121abdf8e7396eb
+#   text hash     431ab807025815e1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  aa3160b7176584d1
-#   text hash     a8ae1dd7fd284846
+#   content hash  6121abdf8e7396eb
+#   text hash     7d2cc5f9b9eb0ddc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

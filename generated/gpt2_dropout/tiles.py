@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  aa3160b7176584d1
-#   text hash     847c97ee5b1e6524
+#   content hash  6121abdf8e7396eb
+#   text hash     919559dffd2b56a5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  aa3160b7176584d1
-#   text hash     953cd3d96d25eebe
+#   content hash  6121abdf8e7396eb
+#   text hash     20d672bb50b552dd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

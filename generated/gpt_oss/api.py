@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cf76ebd7672b77f7
-#   text hash     6150dcbc3967ed0f
+#   content hash  0e32f6d87032be9a
+#   text hash     c425ce4f87b7ab3c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cf76ebd7672b77f7
-#   text hash     853480eb6d594030
+#   content hash  0e32f6d87032be9a
+#   text hash     971ab50387ece097
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cf76ebd7672b77f7
-#   text hash     e7f1da4628210405
+#   content hash  0e32f6d87032be9a
+#   text hash     abfb6afb41b395f5
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

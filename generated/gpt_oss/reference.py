@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cf76ebd7672b77f7
-#   text hash     94f7b79ede6c684a
+#   content hash  0e32f6d87032be9a
+#   text hash     06a077859be59575
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cf76ebd7672b77f7
-#   text hash     73cdc13c89ee8b34
+#   content hash  0e32f6d87032be9a
+#   text hash     7fb6e5cb2a6ef510
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

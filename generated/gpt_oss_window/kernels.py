@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3e78b44c12efe28a
-#   text hash     516fdfacd47dd19c
+#   content hash  587e45079050d637
+#   text hash     c57e1f88fe397ddd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

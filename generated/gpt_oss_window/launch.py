@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3e78b44c12efe28a
-#   text hash     c8eb7262a74a13e0
+#   content hash  587e45079050d637
+#   text hash     d10e18c60b533e7e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3e78b44c12efe28a
-#   text hash     0d7e0f25a6e0fbc6
+#   content hash  587e45079050d637
+#   text hash     e4ec184d6a39048a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3e78b44c12efe28a
-#   text hash     ddfc9de589535970
+#   content hash  587e45079050d637
+#   text hash     937dc179f84cde04
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  20f6c76c55fe0183
-#   text hash     1eb242a4101b7918
+#   content hash  ede9183c0791831a
+#   text hash     b111f3b65c9f6cb6
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  20f6c76c55fe0183
-#   text hash     cc69afece752ed6e
+#   content hash  ede9183c0791831a
+#   text hash     0323158b6ace5deb
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  20f6c76c55fe0183
-#   text hash     ad8cf6df7aae470f
+#   content hash  ede9183c0791831a
+#   text hash     f640a9149cb6477a
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  20f6c76c55fe0183
-#   text hash     be2e6c2e86e75a0e
+#   content hash  ede9183c0791831a
+#   text hash     7dddc0f251cc61d8
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

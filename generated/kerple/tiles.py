@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  20f6c76c55fe0183
-#   text hash     5951fec8bb40ac7a
+#   content hash  ede9183c0791831a
+#   text hash     b092d2a35f1c9d1c
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

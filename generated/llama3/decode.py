@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  50759e9b328cbdef
-#   text hash     329c24b1729d67a1
+#   content hash  a86ec31fe9e4ccbd
+#   text hash     13fbd9af4114b157
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  50759e9b328cbdef
-#   text hash     83fb3b3b83ef17fa
+#   content hash  a86ec31fe9e4ccbd
+#   text hash     77b64d135da4da0b
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  50759e9b328cbdef
-#   text hash     7b5c933f75a73e06
+#   content hash  a86ec31fe9e4ccbd
+#   text hash     02d3b07f211e1039
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  50759e9b328cbdef
-#   text hash     7d68c29f58258f6d
+#   content hash  a86ec31fe9e4ccbd
+#   text hash     8d4f8b453b1e907f
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

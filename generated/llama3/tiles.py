@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  50759e9b328cbdef
-#   text hash     e1bdb84f2b4beaea
+#   content hash  a86ec31fe9e4ccbd
+#   text hash     5189aff338f45997
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

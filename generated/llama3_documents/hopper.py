@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9d7042ac1df73357
-#   text hash     34c8b9b63dbddff0
+#   content hash  eb31ea34b61a321a
+#   text hash     1d70e7f23df68f63
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9d7042ac1df73357
-#   text hash     2594e59ec05f5994
+#   content hash  eb31ea34b61a321a
+#   text hash     7ecf4fb55d7664bd
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

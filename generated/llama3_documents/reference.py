@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9d7042ac1df73357
-#   text hash     2ba1b935e969ca78
+#   content hash  eb31ea34b61a321a
+#   text hash     72f43e28cb6ab292
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

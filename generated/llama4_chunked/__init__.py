@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  036be19a5cea0cc7
-#   text hash     1068133c36b3cc8b
+#   content hash  27eab14658efc6e1
+#   text hash     63b9f4b1e7eca6f4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

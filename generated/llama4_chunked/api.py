@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  036be19a5cea0cc7
-#   text hash     acd42dd25374d692
+#   content hash  27eab14658efc6e1
+#   text hash     cb81f8712be5f001
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

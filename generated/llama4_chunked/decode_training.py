@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  036be19a5cea0cc7
-#   text hash     d81274e4354ed09d
+#   content hash  27eab14658efc6e1
+#   text hash     9c6506dc7b9f9d39
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  036be19a5cea0cc7
-#   text hash     532a06aaa31b913d
+#   content hash  27eab14658efc6e1
+#   text hash     880f934159f624b7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  036be19a5cea0cc7
-#   text hash     189a17e9b280571c
+#   content hash  27eab14658efc6e1
+#   text hash     7ce77010e627f451
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d903c359ea50d5de
-#   text hash     af63736cc611f1e8
+#   content hash  50c7da8086c06ebe
+#   text hash     349ff1ecf32e9608
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

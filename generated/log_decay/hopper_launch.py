@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d903c359ea50d5de
-#   text hash     d9ad9add5ddceb54
+#   content hash  50c7da8086c06ebe
+#   text hash     13ee827b078a0174
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

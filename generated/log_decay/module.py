@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d903c359ea50d5de
-#   text hash     fc7bf5701a66a168
+#   content hash  50c7da8086c06ebe
+#   text hash     72798824b5140498
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

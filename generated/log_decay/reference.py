@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d903c359ea50d5de
-#   text hash     c6211527fa9b740c
+#   content hash  50c7da8086c06ebe
+#   text hash     dfddb1a34525f08f
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

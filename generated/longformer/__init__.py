@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  595a8510ceccf167
-#   text hash     301f3aaae90c6c5f
+#   content hash  5e8a8896983b6c28
+#   text hash     830034ec8c58f24f
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  595a8510ceccf167
-#   text hash     e8f610d45652ec65
+#   content hash  5e8a8896983b6c28
+#   text hash     1b246ad21f2f4fbb
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

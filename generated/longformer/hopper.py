@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  595a8510ceccf167
-#   text hash     d5a2643513a842ef
+#   content hash  5e8a8896983b6c28
+#   text hash     571945b219a4382f
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  595a8510ceccf167
-#   text hash     73672eb907884290
+#   content hash  5e8a8896983b6c28
+#   text hash     4a1c6368d946a6b3
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

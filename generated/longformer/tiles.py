@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  595a8510ceccf167
-#   text hash     db8acec10812aa41
+#   content hash  5e8a8896983b6c28
+#   text hash     ebaaa98fcb4b5904
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b8a10bd02be5434f
-#   text hash     e39d29b6425de8bb
+#   content hash  00298c0326ee0aa3
+#   text hash     bfa93f69c029775f
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

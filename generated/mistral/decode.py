@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b8a10bd02be5434f
-#   text hash     2eadd3f698665046
+#   content hash  00298c0326ee0aa3
+#   text hash     9130d1a6579e896e
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b8a10bd02be5434f
-#   text hash     4ec56c5c4b9de137
+#   content hash  00298c0326ee0aa3
+#   text hash     f76c9f7e6c4b642f
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b8a10bd02be5434f
-#   text hash     b33afd690249fd89
+#   content hash  00298c0326ee0aa3
+#   text hash     fd2c69306f55c78c
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b8a10bd02be5434f
-#   text hash     4be13e3bee69d6d4
+#   content hash  00298c0326ee0aa3
+#   text hash     43e4053a83d93a3b
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

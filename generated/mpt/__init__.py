@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d00913fe5beceee9
-#   text hash     e0368087c063a342
+#   content hash  a3a01e6f776f869e
+#   text hash     d09a4dd7fb672144
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

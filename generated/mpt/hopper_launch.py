@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d00913fe5beceee9
-#   text hash     d192cfa0a8f728fe
+#   content hash  a3a01e6f776f869e
+#   text hash     ce38f3471c3a2f6e
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d00913fe5beceee9
-#   text hash     f1c01c43e81e8b5a
+#   content hash  a3a01e6f776f869e
+#   text hash     3858dd3d71a9b4c6
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

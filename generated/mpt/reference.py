@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d00913fe5beceee9
-#   text hash     da7f26c7ed009122
+#   content hash  a3a01e6f776f869e
+#   text hash     0f0f510106b769c8
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

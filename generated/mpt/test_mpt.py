@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d00913fe5beceee9
-#   text hash     ca81f51569f11b45
+#   content hash  a3a01e6f776f869e
+#   text hash     d37595572503681a
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4df30dc5decfa8d7
-#   text hash     356c6dad34e3f24c
+#   content hash  3a95af04a84e90a0
+#   text hash     c5701e464288ff8f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

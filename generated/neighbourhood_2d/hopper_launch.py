@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4df30dc5decfa8d7
-#   text hash     c247a9add15b8682
+#   content hash  3a95af04a84e90a0
+#   text hash     42f8c8258ec5afd2
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

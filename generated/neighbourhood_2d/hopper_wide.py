@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4df30dc5decfa8d7
-#   text hash     7e3b4a3bb0a37499
+#   content hash  3a95af04a84e90a0
+#   text hash     a5ba850e7fd98970
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

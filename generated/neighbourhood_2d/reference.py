@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4df30dc5decfa8d7
-#   text hash     e3dc20acc0c4208f
+#   content hash  3a95af04a84e90a0
+#   text hash     d960b76430294241
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4df30dc5decfa8d7
-#   text hash     cc3ed98c4bff45ee
+#   content hash  3a95af04a84e90a0
+#   text hash     713405a94748459e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

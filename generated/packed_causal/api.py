@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7045a11c5c78cd37
-#   text hash     6c2d498f6e15cf61
+#   content hash  76586c7d520aedd9
+#   text hash     572a2f81422c6b25
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7045a11c5c78cd37
-#   text hash     d12b4996205e943a
+#   content hash  76586c7d520aedd9
+#   text hash     ab6ce6d1454795ad
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7045a11c5c78cd37
-#   text hash     a0c2b80a32b5361a
+#   content hash  76586c7d520aedd9
+#   text hash     279e58fd24fa6658
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7045a11c5c78cd37
-#   text hash     427a5d2cfe0b6642
+#   content hash  76586c7d520aedd9
+#   text hash     6c81c39cd80c9dc9
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

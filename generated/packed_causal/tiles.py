@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7045a11c5c78cd37
-#   text hash     1a7d882165575931
+#   content hash  76586c7d520aedd9
+#   text hash     e834a9ff151cec02
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

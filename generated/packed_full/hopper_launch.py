@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0f8162ccc8790fc3
-#   text hash     93a7a5cad751fe6d
+#   content hash  1d3810d42b5fad52
+#   text hash     649baa60e61571a5
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0f8162ccc8790fc3
-#   text hash     ce41042eb1a0c564
+#   content hash  1d3810d42b5fad52
+#   text hash     6c6e39ba0df5eb08
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0f8162ccc8790fc3
-#   text hash     84362c595f37e3eb
+#   content hash  1d3810d42b5fad52
+#   text hash     c97b6f005a19b63a
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

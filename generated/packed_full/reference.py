@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0f8162ccc8790fc3
-#   text hash     8c65f4778ce87468
+#   content hash  1d3810d42b5fad52
+#   text hash     3ebe44110d62ed75
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0f8162ccc8790fc3
-#   text hash     b729b643544c3611
+#   content hash  1d3810d42b5fad52
+#   text hash     1d33705086e3893b
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  237da677963eaf45
-#   text hash     32bf38cefba8e2b8
+#   content hash  65a41fb3aafb7d94
+#   text hash     b763be5a6fa4800b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  237da677963eaf45
-#   text hash     fb3de90da68cefbd
+#   content hash  65a41fb3aafb7d94
+#   text hash     8f58c35ea96e6631
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

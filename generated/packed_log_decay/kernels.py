@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  237da677963eaf45
-#   text hash     94850edc657eba39
+#   content hash  65a41fb3aafb7d94
+#   text hash     50dbddf396b1355d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  237da677963eaf45
-#   text hash     1bc38c89de5a078b
+#   content hash  65a41fb3aafb7d94
+#   text hash     f4a74f3e8d488149
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

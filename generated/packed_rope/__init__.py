@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  edc36f790261bb36
-#   text hash     4784da8986fb4717
+#   content hash  9921f2ac465a3f51
+#   text hash     f0894197afc40b7e
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  edc36f790261bb36
-#   text hash     21fa94209115a17a
+#   content hash  9921f2ac465a3f51
+#   text hash     77e882f4d545fad7
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

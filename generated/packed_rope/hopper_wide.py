@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  edc36f790261bb36
-#   text hash     107c695c150dae4c
+#   content hash  9921f2ac465a3f51
+#   text hash     60a4a618c8d36463
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  edc36f790261bb36
-#   text hash     c0451510391a8e8c
+#   content hash  9921f2ac465a3f51
+#   text hash     8eb0a78f8cc2083f
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

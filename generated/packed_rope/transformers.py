@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  edc36f790261bb36
-#   text hash     c632af7235634229
+#   content hash  9921f2ac465a3f51
+#   text hash     e296175ea2a0d250
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

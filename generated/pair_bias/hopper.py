@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c70479081849baf0
-#   text hash     665d609abfdc27c9
+#   content hash  5d9ade77f7f239b9
+#   text hash     95ad874055e17bc6
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c70479081849baf0
-#   text hash     83782548abc6771c
+#   content hash  5d9ade77f7f239b9
+#   text hash     4bfb10fc8f768c7f
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

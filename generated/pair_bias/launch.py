@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c70479081849baf0
-#   text hash     580c33ec9f36c2f0
+#   content hash  5d9ade77f7f239b9
+#   text hash     697261b256db48d9
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

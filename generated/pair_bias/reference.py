@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c70479081849baf0
-#   text hash     8c8502156f47fee1
+#   content hash  5d9ade77f7f239b9
+#   text hash     fb7f56b7be26140e
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c70479081849baf0
-#   text hash     4c489e5f39d42911
+#   content hash  5d9ade77f7f239b9
+#   text hash     692ce1db73413a91
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

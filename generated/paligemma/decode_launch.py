@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a87e5114bb40858d
-#   text hash     f9a50361f23db8cf
+#   content hash  dec7f34638cc58b6
+#   text hash     f07615ac95c627dc
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

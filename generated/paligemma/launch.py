@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a87e5114bb40858d
-#   text hash     cd3ba22bc694f3eb
+#   content hash  dec7f34638cc58b6
+#   text hash     308562251fe9985f
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

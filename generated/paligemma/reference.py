@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a87e5114bb40858d
-#   text hash     7debe31d94225c74
+#   content hash  dec7f34638cc58b6
+#   text hash     5d45cfa01869a7ce
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5ae9da5d37b51592
-#   text hash     45c2ac88e77f4a76
+#   content hash  13b7d6820921503e
+#   text hash     4f45d442573c03b8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

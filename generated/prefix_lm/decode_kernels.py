@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5ae9da5d37b51592
-#   text hash     0c892b96cda776bc
+#   content hash  13b7d6820921503e
+#   text hash     7660b411eb5b0aa2
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -255,7 +255,7 @@ def sum_pairs(x, ROWS: tl.constexpr):
 @triton.jit
 def by_chunk(x, CHUNKS: tl.constexpr):
     """What rows have, for each of their chunks: [rows * CHUNKS, 1]."""
-    return tl.broadcast_to(x[:, None], [x.shape[0], CHUNKS]).reshape([x.shape[0] * CHUNKS, 1])
+    return x[:, None].broadcast_to([x.shape[0], CHUNKS]).reshape([x.shape[0] * CHUNKS, 1])
 
 
 @triton.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5ae9da5d37b51592
-#   text hash     f52166e375a33b76
+#   content hash  13b7d6820921503e
+#   text hash     33bd51ee0d444888
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

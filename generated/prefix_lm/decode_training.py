@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5ae9da5d37b51592
-#   text hash     84fed51bdfa36623
+#   content hash  13b7d6820921503e
+#   text hash     c28753a56fcc4a1b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5ae9da5d37b51592
-#   text hash     69987d1a1b5d640a
+#   content hash  13b7d6820921503e
+#   text hash     4a5947444fdf520b
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

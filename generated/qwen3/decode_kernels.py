@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f29621596100b01c
-#   text hash     339c56395f687d0d
+#   content hash  a18b2f4f4513cdc5
+#   text hash     4d9e3e30fd0ed3ab
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -255,7 +255,7 @@ def sum_pairs(x, ROWS: tl.constexpr):
 @triton.jit
 def by_chunk(x, CHUNKS: tl.constexpr):
     """What rows have, for each of their chunks: [rows * CHUNKS, 1]."""
-    return tl.broadcast_to(x[:, None], [x.shape[0], CHUNKS]).reshape([x.shape[0] * CHUNKS, 1])
+    return x[:, None].broadcast_to([x.shape[0], CHUNKS]).reshape([x.shape[0] * CHUNKS, 1])
 
 
 @triton.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f29621596100b01c
-#   text hash     580049f63e4c4019
+#   content hash  a18b2f4f4513cdc5
+#   text hash     bba522dc74f916dc
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f29621596100b01c
-#   text hash     c119adfc2610fdf5
+#   content hash  a18b2f4f4513cdc5
+#   text hash     70f0a474c37377fb
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f29621596100b01c
-#   text hash     81a7f2571cb206df
+#   content hash  a18b2f4f4513cdc5
+#   text hash     f03f35d2465cc836
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f29621596100b01c
-#   text hash     70c14059068f8d6b
+#   content hash  a18b2f4f4513cdc5
+#   text hash     a74cd897a92c6db4
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  de689d598908d525
-#   text hash     a9ec4d447c360ea3
+#   content hash  7ee5e78fde161fba
+#   text hash     31c4328523d77bab
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  de689d598908d525
-#   text hash     9f8b017a65b19710
+#   content hash  7ee5e78fde161fba
+#   text hash     8b038b3673e581b3
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  de689d598908d525
-#   text hash     12b90e3aa769683f
+#   content hash  7ee5e78fde161fba
+#   text hash     f2ce2517d3e402ae
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

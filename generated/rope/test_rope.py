@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  de689d598908d525
-#   text hash     7ead8e8bdc76eee6
+#   content hash  7ee5e78fde161fba
+#   text hash     4d693791f8d75616
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

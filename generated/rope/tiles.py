@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  de689d598908d525
-#   text hash     4ed8afd6ac66a3ce
+#   content hash  7ee5e78fde161fba
+#   text hash     fdd5b7aea49139d9
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

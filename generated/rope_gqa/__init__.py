@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a65b69ecedf09ecd
-#   text hash     c77f9444e497f4bd
+#   content hash  941704bb2dfd3e1b
+#   text hash     e0f60c8f803bb5d1
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

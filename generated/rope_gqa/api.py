@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a65b69ecedf09ecd
-#   text hash     f2f589ea9af5edfc
+#   content hash  941704bb2dfd3e1b
+#   text hash     3c0a41192d3337db
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

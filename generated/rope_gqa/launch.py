@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a65b69ecedf09ecd
-#   text hash     37057c039120c517
+#   content hash  941704bb2dfd3e1b
+#   text hash     a9a6fd5a2597bb56
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a65b69ecedf09ecd
-#   text hash     1c1e26f824964098
+#   content hash  941704bb2dfd3e1b
+#   text hash     44ddd992738b5027
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

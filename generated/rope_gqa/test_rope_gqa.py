@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a65b69ecedf09ecd
-#   text hash     4e3eb3d8d6bbe499
+#   content hash  941704bb2dfd3e1b
+#   text hash     e1c95cc4adadaf67
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

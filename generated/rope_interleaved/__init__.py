@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8a7ee94a92383062
-#   text hash     bf3c0b53f8ff0363
+#   content hash  2023179e636b36c2
+#   text hash     a9be47d9c76fe0c4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

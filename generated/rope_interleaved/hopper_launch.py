@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8a7ee94a92383062
-#   text hash     19f3e426af0b7b41
+#   content hash  2023179e636b36c2
+#   text hash     df7b6c82a69c48e1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

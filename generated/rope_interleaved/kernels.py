@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8a7ee94a92383062
-#   text hash     8b30058a9dc9b659
+#   content hash  2023179e636b36c2
+#   text hash     49c55f8d73d75420
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

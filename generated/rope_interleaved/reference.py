@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8a7ee94a92383062
-#   text hash     8d860e9969e9c2e1
+#   content hash  2023179e636b36c2
+#   text hash     344c81517f40edda
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7350d3eab11ed7c7
-#   text hash     a82cd133dba3d789
+#   content hash  5bedb237b861a042
+#   text hash     d1c8376b9c354a5b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7350d3eab11ed7c7
-#   text hash     daea49b5ca80b018
+#   content hash  5bedb237b861a042
+#   text hash     8792eba64da0ddbb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7350d3eab11ed7c7
-#   text hash     62e0e96494e55f03
+#   content hash  5bedb237b861a042
+#   text hash     bfca7f97a8b5075e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

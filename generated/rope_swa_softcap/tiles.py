@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7350d3eab11ed7c7
-#   text hash     4bf425cfde41e321
+#   content hash  5bedb237b861a042
+#   text hash     d865746193e96594
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5eea2ec9869c89ce
-#   text hash     4b768a397cce93d7
+#   content hash  38716649613b2d07
+#   text hash     2631dec71a6dab66
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

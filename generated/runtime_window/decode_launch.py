@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5eea2ec9869c89ce
-#   text hash     a5d1396098d51694
+#   content hash  38716649613b2d07
+#   text hash     bdaad2e4469fe1ed
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

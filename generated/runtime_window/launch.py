@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5eea2ec9869c89ce
-#   text hash     c8d6bbabf116414e
+#   content hash  38716649613b2d07
+#   text hash     1e8fc46fb40b5f8a
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5eea2ec9869c89ce
-#   text hash     06e245fd9df7f99e
+#   content hash  38716649613b2d07
+#   text hash     a01bfcd401f9c0a6
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5eea2ec9869c89ce
-#   text hash     0437cd6e274815db
+#   content hash  38716649613b2d07
+#   text hash     7dafef744d27d9f3
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  24ca4d9226d427b9
-#   text hash     3876996079e95ba8
+#   content hash  2af8ee14cb03d96e
+#   text hash     ecd13da5f5899276
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  24ca4d9226d427b9
-#   text hash     1a0666f61907eb0c
+#   content hash  2af8ee14cb03d96e
+#   text hash     363517d1a8c6a67c
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

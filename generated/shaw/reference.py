@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  24ca4d9226d427b9
-#   text hash     1b4e8b845997ea94
+#   content hash  2af8ee14cb03d96e
+#   text hash     d2044c535feca72d
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  24ca4d9226d427b9
-#   text hash     ba1ce5b032579e5b
+#   content hash  2af8ee14cb03d96e
+#   text hash     2563bd2c69b9338d
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

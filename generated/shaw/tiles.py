@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  24ca4d9226d427b9
-#   text hash     2ab2a53cda7ac3eb
+#   content hash  2af8ee14cb03d96e
+#   text hash     ba834427f177374d
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b41366ca7872f814
-#   text hash     b57533eca02e0057
+#   content hash  b9a1872ded04f5c6
+#   text hash     89486351c26cfc71
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

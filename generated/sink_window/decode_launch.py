@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b41366ca7872f814
-#   text hash     2b1d5537433eaf90
+#   content hash  b9a1872ded04f5c6
+#   text hash     85509fb97d8024b8
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b41366ca7872f814
-#   text hash     052fcef2d5bbb7d4
+#   content hash  b9a1872ded04f5c6
+#   text hash     3229c76a623020b9
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b41366ca7872f814
-#   text hash     436c2b7472fb6e92
+#   content hash  b9a1872ded04f5c6
+#   text hash     cd483b8893dc3614
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b41366ca7872f814
-#   text hash     9e04207b5ce211cf
+#   content hash  b9a1872ded04f5c6
+#   text hash     8792526ee8385c0b
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

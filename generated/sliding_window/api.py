@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  408c5f7491aae378
-#   text hash     0086b5cb3c47ed24
+#   content hash  e6d9c3ec51dacca2
+#   text hash     9a1e5663a17967bc
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

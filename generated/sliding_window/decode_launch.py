@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  408c5f7491aae378
-#   text hash     0115709201231da9
+#   content hash  e6d9c3ec51dacca2
+#   text hash     037e00f1e545cfc9
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

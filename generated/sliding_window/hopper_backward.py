@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  408c5f7491aae378
-#   text hash     a22181793319d2e2
+#   content hash  e6d9c3ec51dacca2
+#   text hash     df03087f0af6c275
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

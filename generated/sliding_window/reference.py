@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  408c5f7491aae378
-#   text hash     2e176c0664d3a8bc
+#   content hash  e6d9c3ec51dacca2
+#   text hash     86fde71a78231e70
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

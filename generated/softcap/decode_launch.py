@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7052b78a6e41602c
-#   text hash     45d1afd6dce4cd60
+#   content hash  488796025bc6545e
+#   text hash     4bb3d066e71b7707
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7052b78a6e41602c
-#   text hash     a11c3391e61718ff
+#   content hash  488796025bc6545e
+#   text hash     f2c02225733a9722
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

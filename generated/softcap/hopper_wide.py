@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7052b78a6e41602c
-#   text hash     523a712c407e6e8a
+#   content hash  488796025bc6545e
+#   text hash     d88540a5fc294485
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

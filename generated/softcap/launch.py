@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7052b78a6e41602c
-#   text hash     0ce3e627c3099982
+#   content hash  488796025bc6545e
+#   text hash     08c16bf435292fc1
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7052b78a6e41602c
-#   text hash     39d42bd79d2d3353
+#   content hash  488796025bc6545e
+#   text hash     261430dda532cc83
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

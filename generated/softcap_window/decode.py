@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d84528483b3378a5
-#   text hash     e3b81a12e0b4ce83
+#   content hash  66cf9bf8e8beaa16
+#   text hash     87a1d2d7a2e77d8d
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

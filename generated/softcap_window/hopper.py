@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d84528483b3378a5
-#   text hash     7c13d696690bb543
+#   content hash  66cf9bf8e8beaa16
+#   text hash     9563edc3da790fb0
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

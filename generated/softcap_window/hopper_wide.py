@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d84528483b3378a5
-#   text hash     858f859578c5ae09
+#   content hash  66cf9bf8e8beaa16
+#   text hash     794319a3ebdac550
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d84528483b3378a5
-#   text hash     e50c485ecc3cfe47
+#   content hash  66cf9bf8e8beaa16
+#   text hash     4f50ca6677cd0cd5
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fe1bbbd6a6d0159a
-#   text hash     0d12a06c6cdc0bc1
+#   content hash  5144c2ee571de62d
+#   text hash     7b4f2971d03096ae
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fe1bbbd6a6d0159a
-#   text hash     b843598437e98bf0
+#   content hash  5144c2ee571de62d
+#   text hash     947e0bb323ccc589
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

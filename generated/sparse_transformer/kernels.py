@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fe1bbbd6a6d0159a
-#   text hash     b97ba6a98eb2ab10
+#   content hash  5144c2ee571de62d
+#   text hash     6870db78450665c6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

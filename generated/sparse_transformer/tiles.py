@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fe1bbbd6a6d0159a
-#   text hash     705719d2a6219359
+#   content hash  5144c2ee571de62d
+#   text hash     dd6c8998bb258d9f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

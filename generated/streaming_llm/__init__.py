@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2969355f3f74bb2c
-#   text hash     68fd959b70f5e0f2
+#   content hash  c098dc4295e0d95a
+#   text hash     b1378dc376790022
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

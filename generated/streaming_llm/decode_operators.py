@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2969355f3f74bb2c
-#   text hash     cac9802380d5da93
+#   content hash  c098dc4295e0d95a
+#   text hash     e70917a53c61db02
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

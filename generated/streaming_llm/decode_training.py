@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2969355f3f74bb2c
-#   text hash     7744454e8f103732
+#   content hash  c098dc4295e0d95a
+#   text hash     8acfd0ccc2332790
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

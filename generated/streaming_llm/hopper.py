@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2969355f3f74bb2c
-#   text hash     7eeddcd53b1292d3
+#   content hash  c098dc4295e0d95a
+#   text hash     80b6392743bec858
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

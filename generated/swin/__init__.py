@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  18c2d2af66d09e3a
-#   text hash     8b077100ebb3a599
+#   content hash  055bb28700201035
+#   text hash     01fbd79d192acb05
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  18c2d2af66d09e3a
-#   text hash     942c904cf8c00534
+#   content hash  055bb28700201035
+#   text hash     d677313f17a2e67b
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  18c2d2af66d09e3a
-#   text hash     d52aff87c9b5d696
+#   content hash  055bb28700201035
+#   text hash     ef96e3bd73976f5e
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

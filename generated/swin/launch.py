@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  18c2d2af66d09e3a
-#   text hash     d697c45edc81e542
+#   content hash  055bb28700201035
+#   text hash     bfd7b850f42dc8df
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  18c2d2af66d09e3a
-#   text hash     841fcabc684fb914
+#   content hash  055bb28700201035
+#   text hash     df6ff014b05ea51a
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3f0e658085d7e4fb
-#   text hash     320aa640c7ca9211
+#   content hash  e8e0039ebd628686
+#   text hash     103921df44ecbbfb
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

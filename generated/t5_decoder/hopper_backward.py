@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3f0e658085d7e4fb
-#   text hash     4c85c5882e1cda41
+#   content hash  e8e0039ebd628686
+#   text hash     55549809650f8ad5
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

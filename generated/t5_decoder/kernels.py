@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3f0e658085d7e4fb
-#   text hash     df406840fcc175bc
+#   content hash  e8e0039ebd628686
+#   text hash     8282ad66c64b267d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3f0e658085d7e4fb
-#   text hash     211e273c9024e772
+#   content hash  e8e0039ebd628686
+#   text hash     192c205796413a2d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

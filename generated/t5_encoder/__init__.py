@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bd72cda5f17ef95b
-#   text hash     3e324d3078bdd6b8
+#   content hash  6508eee33c09ade5
+#   text hash     b52145531ab1077d
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

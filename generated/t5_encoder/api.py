@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bd72cda5f17ef95b
-#   text hash     b2bf815f665f8663
+#   content hash  6508eee33c09ade5
+#   text hash     dd2f99ed4d572f30
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

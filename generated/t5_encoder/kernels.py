@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bd72cda5f17ef95b
-#   text hash     adf40376fc3121cc
+#   content hash  6508eee33c09ade5
+#   text hash     ddf945bb925e6159
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bd72cda5f17ef95b
-#   text hash     298220d724edcc20
+#   content hash  6508eee33c09ade5
+#   text hash     50b1063ad800d465
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

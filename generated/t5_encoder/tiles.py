@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bd72cda5f17ef95b
-#   text hash     ed6f4879975a05df
+#   content hash  6508eee33c09ade5
+#   text hash     c391a20f82c5bf93
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  68915d0df23ae178
-#   text hash     9bbfc8dd5feac06e
+#   content hash  34b36a0f6dd55fc8
+#   text hash     bab254375930490d
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  68915d0df23ae178
-#   text hash     1a8bdccf20097c7e
+#   content hash  34b36a0f6dd55fc8
+#   text hash     f5f59d7b30ec81ac
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

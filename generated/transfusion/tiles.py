@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  68915d0df23ae178
-#   text hash     f0099e315178b38e
+#   content hash  34b36a0f6dd55fc8
+#   text hash     6c778159fb7ae7c1
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

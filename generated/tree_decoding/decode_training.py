@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0429ffa95dfa4b7f
-#   text hash     602d83e09c4f86f3
+#   content hash  b74b7723c5fe7a16
+#   text hash     6ef43d4e384a3b17
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

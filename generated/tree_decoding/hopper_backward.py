@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0429ffa95dfa4b7f
-#   text hash     880576ee48597e66
+#   content hash  b74b7723c5fe7a16
+#   text hash     0c210fcfa0e58f89
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

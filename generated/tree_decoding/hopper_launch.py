@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0429ffa95dfa4b7f
-#   text hash     83661fb238aaa3aa
+#   content hash  b74b7723c5fe7a16
+#   text hash     57866aeb982bb91b
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

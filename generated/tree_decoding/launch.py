@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0429ffa95dfa4b7f
-#   text hash     66de7d990579af6f
+#   content hash  b74b7723c5fe7a16
+#   text hash     45a2ad360bc93db4
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

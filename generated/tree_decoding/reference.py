@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0429ffa95dfa4b7f
-#   text hash     662fad214b784625
+#   content hash  b74b7723c5fe7a16
+#   text hash     586f2302ac53485f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

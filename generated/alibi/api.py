@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  66f471fd62c250fe
-#   text hash     18a01e422fb8031f
+#   content hash  115dde825200938d
+#   text hash     4276cdaba7df9c37
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

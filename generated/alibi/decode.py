@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  66f471fd62c250fe
-#   text hash     ef42390825a8a601
+#   content hash  115dde825200938d
+#   text hash     30846476b65fadc4
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  66f471fd62c250fe
-#   text hash     fed072212634ecce
+#   content hash  115dde825200938d
+#   text hash     37e8ca77bdb1784d
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  66f471fd62c250fe
-#   text hash     0e3998feaae9ec18
+#   content hash  115dde825200938d
+#   text hash     1819b960eb73a67c
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  66f471fd62c250fe
-#   text hash     62435b9806b51881
+#   content hash  115dde825200938d
+#   text hash     df9f65ee8b69e6be
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ab78726f439b7258
-#   text hash     764b21949ee570a0
+#   content hash  d55d03d899cf3410
+#   text hash     dc356f1c37fbd1aa
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

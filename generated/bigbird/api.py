@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ab78726f439b7258
-#   text hash     68acab9af05c1fea
+#   content hash  d55d03d899cf3410
+#   text hash     e361f41830ff7291
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ab78726f439b7258
-#   text hash     86ba57c626a138cf
+#   content hash  d55d03d899cf3410
+#   text hash     57e7440b65de687c
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ab78726f439b7258
-#   text hash     5a366d4884310e8c
+#   content hash  d55d03d899cf3410
+#   text hash     3c620a7868737e6f
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ab78726f439b7258
-#   text hash     21d9e1728a0b29fd
+#   content hash  d55d03d899cf3410
+#   text hash     d54818840a815451
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6a5b100af04b4872
-#   text hash     f4dbd655396f8da7
+#   content hash  0c1856e8087d8f80
+#   text hash     1e1ddcf50824a907
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

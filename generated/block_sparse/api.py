@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6a5b100af04b4872
-#   text hash     42e6fcdc444b57b8
+#   content hash  0c1856e8087d8f80
+#   text hash     c3fd5e3180466b1c
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

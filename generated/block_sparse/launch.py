@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6a5b100af04b4872
-#   text hash     820fa05eb68d6ac7
+#   content hash  0c1856e8087d8f80
+#   text hash     3f22a1508870eafb
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

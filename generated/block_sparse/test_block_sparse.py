@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6a5b100af04b4872
-#   text hash     965ccecc3f29d9c7
+#   content hash  0c1856e8087d8f80
+#   text hash     3ceb3d8e7b5d98b7
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6a5b100af04b4872
-#   text hash     cbd9a042ae789ee4
+#   content hash  0c1856e8087d8f80
+#   text hash     548eb43f90f63c9b
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

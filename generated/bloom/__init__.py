@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e7bb94f97e6a4d7b
-#   text hash     3f605a056f76c865
+#   content hash  c269cf2e6d9ac939
+#   text hash     ca4520edd03662a1
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

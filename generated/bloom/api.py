@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e7bb94f97e6a4d7b
-#   text hash     50cd99dab1ff245a
+#   content hash  c269cf2e6d9ac939
+#   text hash     c34fa7356f36979e
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e7bb94f97e6a4d7b
-#   text hash     94b837f7a0a8415b
+#   content hash  c269cf2e6d9ac939
+#   text hash     d71c400f9ab75189
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -36,7 +36,7 @@ WHOLE = 2**30  # keys of a split that no sequence fills
 FEW = 16  # rows of a tile that stand as columns in products, of which the GPU makes 8 at a time, and of rows 16
 CHUNK = 8  # splits that are joined one after the other
 CROWD = 448  # columns of all programs of a multiprocessor, from which on they hide each other's loads
-TOGETHER, MANY = 4, 2048  # query heads whose rows of few splits a program joins, and from how many rows on
+TOGETHER, MANY_ROWS = 4, 2048  # query heads whose rows of few splits a program joins, and from how many rows on
 
 
 def split_of(q, k, v, longest, split_size):
@@ -82,12 +82,12 @@ def is_crowd(programs, v):
 def tile_of_join(splits, q, v):
     """How many chunks of splits, columns of out and query heads a program joins at a time, which no bits hang on.
 
-    As many as 4 warps hold; several heads where there are many rows, each of them of few splits.
+    As many as 4 warps hold; where there are many rows, each of few splits, several heads, as many as one warp holds.
     """
     chunks = min(runtime.power_of_2(runtime.cdiv(splits, CHUNK)), 32)
-    heads = q.shape[1]
-    together = min(heads & -heads, TOGETHER) if chunks == 1 and q.shape[0] * heads >= MANY else 1
-    return chunks, min(runtime.padded_width(v), 1024 // chunks), together
+    columns, heads = min(runtime.padded_width(v), 1024 // chunks), q.shape[1]
+    apart = chunks > 1 or columns > 512 or q.shape[0] * heads < MANY_ROWS
+    return chunks, columns, 1 if apart else min(heads & -heads, TOGETHER, 512 // columns)
 
 
 def size_of_parts(q, v, splits):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e7bb94f97e6a4d7b
-#   text hash     876bc7d857841fea
+#   content hash  c269cf2e6d9ac939
+#   text hash     35e4c1d26f97ee48
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e7bb94f97e6a4d7b
-#   text hash     e6ea73d2a8f8ddd1
+#   content hash  c269cf2e6d9ac939
+#   text hash     099dfeee03be376d
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e41808c482fef78f
-#   text hash     5f20a03251bfa3b7
+#   content hash  da452cbf0dbe6f5a
+#   text hash     46bce8cb57f5fae3
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e41808c482fef78f
-#   text hash     a7b7173f8f813f9d
+#   content hash  da452cbf0dbe6f5a
+#   text hash     6599b39a31c58379
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e41808c482fef78f
-#   text hash     ebdaa21f2f3f7da0
+#   content hash  da452cbf0dbe6f5a
+#   text hash     98d28b77c86c939a
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

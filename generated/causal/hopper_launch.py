@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e41808c482fef78f
-#   text hash     33f80a6c675c80b9
+#   content hash  da452cbf0dbe6f5a
+#   text hash     628d57c29bd040e7
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

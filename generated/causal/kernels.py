@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e41808c482fef78f
-#   text hash     ef604624dbb74398
+#   content hash  da452cbf0dbe6f5a
+#   text hash     ea55e8d921065df5
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

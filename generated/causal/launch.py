@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e41808c482fef78f
-#   text hash     699a609106b79628
+#   content hash  da452cbf0dbe6f5a
+#   text hash     13f371ade6b30583
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

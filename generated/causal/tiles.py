@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e41808c482fef78f
-#   text hash     11715bba67fe0384
+#   content hash  da452cbf0dbe6f5a
+#   text hash     d34053384e327854
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  03f3e39ba5bb9a72
-#   text hash     fc135af0469848c7
+#   content hash  582d468f897a4e8e
+#   text hash     bd0cbac6b41e8d57
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

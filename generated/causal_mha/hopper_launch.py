@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  03f3e39ba5bb9a72
-#   text hash     c6f9d6d40a30fa9b
+#   content hash  582d468f897a4e8e
+#   text hash     5d8177a90b671743
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  03f3e39ba5bb9a72
-#   text hash     4a690e64df43fe10
+#   content hash  582d468f897a4e8e
+#   text hash     541fa9bb58be6f57
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

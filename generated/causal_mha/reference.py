@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  03f3e39ba5bb9a72
-#   text hash     38b910b9fbfd0280
+#   content hash  582d468f897a4e8e
+#   text hash     ea6ab198f8f8f21c
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  03f3e39ba5bb9a72
-#   text hash     7fc2debe8a5a42e9
+#   content hash  582d468f897a4e8e
+#   text hash     3a1ac2bebc247be3
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  96a2488de699a48a
-#   text hash     a77c312b6438f754
+#   content hash  e2a550a60d0e6e18
+#   text hash     546fa1c5621d567e
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  96a2488de699a48a
-#   text hash     236411b34e3a1bf4
+#   content hash  e2a550a60d0e6e18
+#   text hash     fa35e9eb43e4e572
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  96a2488de699a48a
-#   text hash     5920f38e4f52cb2b
+#   content hash  e2a550a60d0e6e18
+#   text hash     c25144dfd9a0aeb4
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

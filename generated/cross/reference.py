@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  96a2488de699a48a
-#   text hash     a734ca6132e5ae21
+#   content hash  e2a550a60d0e6e18
+#   text hash     6349f3f124833b57
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  96a2488de699a48a
-#   text hash     127b1aa017eb4a56
+#   content hash  e2a550a60d0e6e18
+#   text hash     7ad3eca19c1d9eed
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

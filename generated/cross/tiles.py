@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  96a2488de699a48a
-#   text hash     4349319415babcbe
+#   content hash  e2a550a60d0e6e18
+#   text hash     371da179e28d93b5
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

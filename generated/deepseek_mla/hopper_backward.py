@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0874b3b46b40bf31
-#   text hash     426df4507c812b0a
+#   content hash  4e06784438d0c7dc
+#   text hash     bfc1fade466db158
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

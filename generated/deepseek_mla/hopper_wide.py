@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0874b3b46b40bf31
-#   text hash     4c1d40cf2a94af74
+#   content hash  4e06784438d0c7dc
+#   text hash     c7febb6fa70042f6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0874b3b46b40bf31
-#   text hash     789ee325f30d9b42
+#   content hash  4e06784438d0c7dc
+#   text hash     b5aaa1f56e43e90f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0874b3b46b40bf31
-#   text hash     dfd61e597f748e5b
+#   content hash  4e06784438d0c7dc
+#   text hash     9dc77e36916acc84
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

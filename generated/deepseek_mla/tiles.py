@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0874b3b46b40bf31
-#   text hash     386d2bb3797f1ff8
+#   content hash  4e06784438d0c7dc
+#   text hash     f67067b321633dd5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

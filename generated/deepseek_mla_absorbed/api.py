@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1b12d8355b7b4022
-#   text hash     62b1afc7bb684404
+#   content hash  fbd109e5db204fd7
+#   text hash     93a41f7cd646517c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

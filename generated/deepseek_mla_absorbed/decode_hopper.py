@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1b12d8355b7b4022
-#   text hash     1e70c0d1caf9e6e9
+#   content hash  fbd109e5db204fd7
+#   text hash     8ad8f05145a5de49
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; other names as at its head.
 

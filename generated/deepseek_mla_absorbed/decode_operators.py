@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1b12d8355b7b4022
-#   text hash     a4d28fc93387a719
+#   content hash  fbd109e5db204fd7
+#   text hash     5950d1889f5ee459
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1b12d8355b7b4022
-#   text hash     d5599d0a0f04f886
+#   content hash  fbd109e5db204fd7
+#   text hash     79e148764cbe1631
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1b12d8355b7b4022
-#   text hash     5de9457cac4f9294
+#   content hash  fbd109e5db204fd7
+#   text hash     7e239dcdb2dc9c48
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a1cec5cc763fb0b1
-#   text hash     20c75c3bbe77925e
+#   content hash  3b5d82bdadb3a3f4
+#   text hash     35f780e57894c15b
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a1cec5cc763fb0b1
-#   text hash     8a25308ad5c24519
+#   content hash  3b5d82bdadb3a3f4
+#   text hash     4e708785d66fe336
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a1cec5cc763fb0b1
-#   text hash     365cf759d7b67a2c
+#   content hash  3b5d82bdadb3a3f4
+#   text hash     59530ea9995830d1
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

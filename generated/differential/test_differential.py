@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a1cec5cc763fb0b1
-#   text hash     48a74b0be0566825
+#   content hash  3b5d82bdadb3a3f4
+#   text hash     a78bab6f4fd87529
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

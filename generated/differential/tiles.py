@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a1cec5cc763fb0b1
-#   text hash     c80c6aa81933e64b
+#   content hash  3b5d82bdadb3a3f4
+#   text hash     f6be35d0deac5dff
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

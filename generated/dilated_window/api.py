@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d552962166859835
-#   text hash     419728f6ed07cfba
+#   content hash  b73b65f8dc339ffc
+#   text hash     96b443e403f98f31
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d552962166859835
-#   text hash     9cf0e56db9c8ba7f
+#   content hash  b73b65f8dc339ffc
+#   text hash     6ba73434036decd9
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

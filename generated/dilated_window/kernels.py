@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d552962166859835
-#   text hash     6c517e382b482221
+#   content hash  b73b65f8dc339ffc
+#   text hash     56a01615fa1d42d6
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

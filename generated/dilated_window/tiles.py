@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d552962166859835
-#   text hash     c395f53bc46a53be
+#   content hash  b73b65f8dc339ffc
+#   text hash     b5e0a1eaae56a186
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

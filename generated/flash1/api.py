@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a1993ed6a53e60ee
-#   text hash     6cb12eb8a071ea00
+#   content hash  b8520642a6112b70
+#   text hash     d6bc0cd49b9ce17a
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a1993ed6a53e60ee
-#   text hash     e6db20f2df65b96c
+#   content hash  b8520642a6112b70
+#   text hash     6886d026e0deb1de
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

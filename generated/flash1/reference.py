@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a1993ed6a53e60ee
-#   text hash     8421bf7a1c48339b
+#   content hash  b8520642a6112b70
+#   text hash     bc629c17776310ca
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a1993ed6a53e60ee
-#   text hash     3da4d3b6f50acf29
+#   content hash  b8520642a6112b70
+#   text hash     9ac8d9370760a1cf
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

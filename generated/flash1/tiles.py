@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a1993ed6a53e60ee
-#   text hash     33d30e56bc25ef01
+#   content hash  b8520642a6112b70
+#   text hash     a79f44f71770e4d5
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7d093ed50e448fb4
-#   text hash     adbb6dbf9153e30d
+#   content hash  6f5e11f9be47d441
+#   text hash     66a8bbf54adedeae
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

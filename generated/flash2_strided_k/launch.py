@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7d093ed50e448fb4
-#   text hash     eebfdebdbb60a7b4
+#   content hash  6f5e11f9be47d441
+#   text hash     9d598143eff3d7eb
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

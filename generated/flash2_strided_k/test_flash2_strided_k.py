@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7d093ed50e448fb4
-#   text hash     6ce18a2b8194a5f7
+#   content hash  6f5e11f9be47d441
+#   text hash     f91e4324f7fb179a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7d093ed50e448fb4
-#   text hash     0742883b7a40c2a9
+#   content hash  6f5e11f9be47d441
+#   text hash     e16f9c097d4410c8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

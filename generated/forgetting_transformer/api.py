@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7a70d71a15d58cd2
-#   text hash     22eb204af280630b
+#   content hash  290d193ab4f14acc
+#   text hash     8d7c9ffb7a2ae4f6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

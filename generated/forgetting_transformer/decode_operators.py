@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7a70d71a15d58cd2
-#   text hash     42dbe647450c12e3
+#   content hash  290d193ab4f14acc
+#   text hash     fe63a8d2f935d658
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

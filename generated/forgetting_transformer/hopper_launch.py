@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7a70d71a15d58cd2
-#   text hash     0fafe3556d5b976b
+#   content hash  290d193ab4f14acc
+#   text hash     c531420f20fb4752
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

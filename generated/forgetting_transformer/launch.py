@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7a70d71a15d58cd2
-#   text hash     6b08e65a2ee3e3e8
+#   content hash  290d193ab4f14acc
+#   text hash     b7c6f85d6a566e45
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

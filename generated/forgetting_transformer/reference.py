@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7a70d71a15d58cd2
-#   text hash     271cb6715f495a7d
+#   content hash  290d193ab4f14acc
+#   text hash     c6c17c02fc9adcfa
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bbed6998cbc34a23
-#   text hash     5e0fc7904e956196
+#   content hash  d24341283edbe725
+#   text hash     94c23e7404f4e754
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bbed6998cbc34a23
-#   text hash     fec02fbe6c32c661
+#   content hash  d24341283edbe725
+#   text hash     7f5f80fb58a45ce9
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

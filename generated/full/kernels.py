@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bbed6998cbc34a23
-#   text hash     7a8421e438f408bb
+#   content hash  d24341283edbe725
+#   text hash     1ebf9da14d242329
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

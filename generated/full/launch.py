@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bbed6998cbc34a23
-#   text hash     550400b4af6f9398
+#   content hash  d24341283edbe725
+#   text hash     01a226cda9e570da
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

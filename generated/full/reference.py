@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bbed6998cbc34a23
-#   text hash     3c2bb9bd4a8152f2
+#   content hash  d24341283edbe725
+#   text hash     dea646a35148afda
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bbed6998cbc34a23
-#   text hash     6e6c127f5a9ce91e
+#   content hash  d24341283edbe725
+#   text hash     3dbf1f2804fbf2ab
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

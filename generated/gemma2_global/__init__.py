@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  91dbe7b1962fbab0
-#   text hash     6cd7eb4a9a0cdc42
+#   content hash  42fd867bbaad555c
+#   text hash     ec1166cadf1f98c9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

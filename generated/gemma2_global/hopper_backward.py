@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  91dbe7b1962fbab0
-#   text hash     40117945b0e73e8d
+#   content hash  42fd867bbaad555c
+#   text hash     417fee757f114f09
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  91dbe7b1962fbab0
-#   text hash     82f912957761a59b
+#   content hash  42fd867bbaad555c
+#   text hash     dffbf24fe2ee8b22
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

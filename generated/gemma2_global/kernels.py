@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  91dbe7b1962fbab0
-#   text hash     51c6c07a19972456
+#   content hash  42fd867bbaad555c
+#   text hash     f11d2797f89785a6
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

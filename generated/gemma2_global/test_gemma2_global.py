@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  91dbe7b1962fbab0
-#   text hash     67d3e4c066d65846
+#   content hash  42fd867bbaad555c
+#   text hash     1c39b00bf35b337b
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

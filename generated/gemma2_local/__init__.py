@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  22cadb02c3aa5a3f
-#   text hash     932dc20fd2b4913e
+#   content hash  4958739719cb00ea
+#   text hash     75d2bd3eb329e488
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  22cadb02c3aa5a3f
-#   text hash     d6b54df4e10b31e2
+#   content hash  4958739719cb00ea
+#   text hash     e8c427ce04389250
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  22cadb02c3aa5a3f
-#   text hash     b60ad5053f3a2745
+#   content hash  4958739719cb00ea
+#   text hash     16b081e669edc6e3
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

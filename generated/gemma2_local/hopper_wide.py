@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  22cadb02c3aa5a3f
-#   text hash     23a1955579333da7
+#   content hash  4958739719cb00ea
+#   text hash     85e8d1febf3a2a25
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

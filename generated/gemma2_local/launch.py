@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  22cadb02c3aa5a3f
-#   text hash     130c02526dacc905
+#   content hash  4958739719cb00ea
+#   text hash     0883918d7b076ff4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

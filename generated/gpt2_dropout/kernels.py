@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6121abdf8e7396eb
-#   text hash     431ab807025815e1
+#   content hash  b6182ff7318d5ca9
+#   text hash     2afd0ecc9039d2fd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

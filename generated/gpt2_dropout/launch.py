@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6121abdf8e7396eb
-#   text hash     7d2cc5f9b9eb0ddc
+#   content hash  b6182ff7318d5ca9
+#   text hash     2cba1cce070c635f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

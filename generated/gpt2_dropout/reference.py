@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6121abdf8e7396eb
-#   text hash     ae792895525a4191
+#   content hash  b6182ff7318d5ca9
+#   text hash     029b4fdbe6284ed8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0e32f6d87032be9a
-#   text hash     3f0ef9a0dd847b47
+#   content hash  b017fe23e7689d03
+#   text hash     b3819f1fd45faa61
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

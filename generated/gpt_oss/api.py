@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0e32f6d87032be9a
-#   text hash     c425ce4f87b7ab3c
+#   content hash  b017fe23e7689d03
+#   text hash     0a835761f4168c0f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

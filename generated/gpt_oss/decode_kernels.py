@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0e32f6d87032be9a
-#   text hash     26929686e6facaab
+#   content hash  b017fe23e7689d03
+#   text hash     48794f21e2731ee0
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0e32f6d87032be9a
-#   text hash     5daf6501e352f4be
+#   content hash  b017fe23e7689d03
+#   text hash     5372cf7b823a627b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0e32f6d87032be9a
-#   text hash     06a077859be59575
+#   content hash  b017fe23e7689d03
+#   text hash     6ea02a86d1010c27
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  587e45079050d637
-#   text hash     88d4ac2f72226443
+#   content hash  ef01c169948cb1db
+#   text hash     6f1e37fb41000ab9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  587e45079050d637
-#   text hash     8565ddc0d6e8472d
+#   content hash  ef01c169948cb1db
+#   text hash     df9b67499f0851f0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  587e45079050d637
-#   text hash     e4ec184d6a39048a
+#   content hash  ef01c169948cb1db
+#   text hash     384aaaf790fee6bd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

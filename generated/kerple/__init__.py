@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ede9183c0791831a
-#   text hash     b111f3b65c9f6cb6
+#   content hash  40cc3dfccaf3e51e
+#   text hash     3158a08d15805ac4
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ede9183c0791831a
-#   text hash     d769a1ad97d51a0f
+#   content hash  40cc3dfccaf3e51e
+#   text hash     b1ae7df3f7347852
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

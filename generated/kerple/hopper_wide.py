@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ede9183c0791831a
-#   text hash     0e54fbd4813c6363
+#   content hash  40cc3dfccaf3e51e
+#   text hash     df96a8245717ec0a
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ede9183c0791831a
-#   text hash     2de1c1d39e6325ff
+#   content hash  40cc3dfccaf3e51e
+#   text hash     0be4e5b7ab6a0deb
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ede9183c0791831a
-#   text hash     e4cca704f828dafb
+#   content hash  40cc3dfccaf3e51e
+#   text hash     a0c230acfd962262
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

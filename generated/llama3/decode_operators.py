@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a86ec31fe9e4ccbd
-#   text hash     02d3b07f211e1039
+#   content hash  5a47e5303cf664f9
+#   text hash     b97097b620f88f44
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

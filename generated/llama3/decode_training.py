@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a86ec31fe9e4ccbd
-#   text hash     8d4f8b453b1e907f
+#   content hash  5a47e5303cf664f9
+#   text hash     39dbfaadf98fe953
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

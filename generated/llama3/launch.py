@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a86ec31fe9e4ccbd
-#   text hash     cd62c6acb60b4d81
+#   content hash  5a47e5303cf664f9
+#   text hash     8aa0f6a1162161ce
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

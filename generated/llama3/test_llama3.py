@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a86ec31fe9e4ccbd
-#   text hash     7c97ba47a48f4389
+#   content hash  5a47e5303cf664f9
+#   text hash     fbe9e216b0060c7e
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a86ec31fe9e4ccbd
-#   text hash     5189aff338f45997
+#   content hash  5a47e5303cf664f9
+#   text hash     cb2886ff4729aa72
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

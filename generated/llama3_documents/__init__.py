@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  eb31ea34b61a321a
-#   text hash     2a052ea4059534e0
+#   content hash  85a1e1d95fc6dd27
+#   text hash     c4252d779eb0778b
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

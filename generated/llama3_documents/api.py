@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  eb31ea34b61a321a
-#   text hash     f3942018170ff2bf
+#   content hash  85a1e1d95fc6dd27
+#   text hash     ab16959706d99e70
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  eb31ea34b61a321a
-#   text hash     1d70e7f23df68f63
+#   content hash  85a1e1d95fc6dd27
+#   text hash     ee00a165184c71f5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

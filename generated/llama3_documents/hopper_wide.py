@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  eb31ea34b61a321a
-#   text hash     f6157686c6707014
+#   content hash  85a1e1d95fc6dd27
+#   text hash     19ebfe31415a17b5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

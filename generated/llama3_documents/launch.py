@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  eb31ea34b61a321a
-#   text hash     8333eeaafe1c48bc
+#   content hash  85a1e1d95fc6dd27
+#   text hash     5a44e70f81bb583f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

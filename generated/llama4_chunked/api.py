@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  27eab14658efc6e1
-#   text hash     cb81f8712be5f001
+#   content hash  92b4e38878a27320
+#   text hash     13cb42499342c3de
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

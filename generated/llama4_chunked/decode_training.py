@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  27eab14658efc6e1
-#   text hash     9c6506dc7b9f9d39
+#   content hash  92b4e38878a27320
+#   text hash     8de27dd5b72b4df5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  27eab14658efc6e1
-#   text hash     7ce77010e627f451
+#   content hash  92b4e38878a27320
+#   text hash     8bf36d492b2053d0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  27eab14658efc6e1
-#   text hash     646e44398b767db7
+#   content hash  92b4e38878a27320
+#   text hash     1530c947cb79df19
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

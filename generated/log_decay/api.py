@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  50c7da8086c06ebe
-#   text hash     201412f83a5dcf2f
+#   content hash  6fbca9bb27b6d358
+#   text hash     39aa063f5074d7e2
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  50c7da8086c06ebe
-#   text hash     13ee827b078a0174
+#   content hash  6fbca9bb27b6d358
+#   text hash     d9507665187814d5
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  50c7da8086c06ebe
-#   text hash     d022683a7cd02bf1
+#   content hash  6fbca9bb27b6d358
+#   text hash     07ff408a78a39d12
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

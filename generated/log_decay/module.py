@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  50c7da8086c06ebe
-#   text hash     72798824b5140498
+#   content hash  6fbca9bb27b6d358
+#   text hash     c1a8c77d1c0add62
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  50c7da8086c06ebe
-#   text hash     dfddb1a34525f08f
+#   content hash  6fbca9bb27b6d358
+#   text hash     b34d7e23ce683acb
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

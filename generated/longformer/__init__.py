@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5e8a8896983b6c28
-#   text hash     830034ec8c58f24f
+#   content hash  265adba1fc9552c6
+#   text hash     6915573a397ed1cf
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

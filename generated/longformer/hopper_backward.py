@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5e8a8896983b6c28
-#   text hash     3703c11e8c653a38
+#   content hash  265adba1fc9552c6
+#   text hash     f3b44aab3669f43e
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

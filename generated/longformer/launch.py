@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5e8a8896983b6c28
-#   text hash     ad052c255a2147c3
+#   content hash  265adba1fc9552c6
+#   text hash     8777522f37c823c4
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

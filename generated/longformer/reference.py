@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5e8a8896983b6c28
-#   text hash     3a02ddf4b7161d18
+#   content hash  265adba1fc9552c6
+#   text hash     43ae7eaf33b487b8
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5e8a8896983b6c28
-#   text hash     ebaaa98fcb4b5904
+#   content hash  265adba1fc9552c6
+#   text hash     e82e73e3a32b35bd
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

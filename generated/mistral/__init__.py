@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  00298c0326ee0aa3
-#   text hash     bfa93f69c029775f
+#   content hash  28e39753bf80c518
+#   text hash     b7de27f4d57dd9bc
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

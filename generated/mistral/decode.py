@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  00298c0326ee0aa3
-#   text hash     9130d1a6579e896e
+#   content hash  28e39753bf80c518
+#   text hash     67cd99262e42c42f
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

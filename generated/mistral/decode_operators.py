@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  00298c0326ee0aa3
-#   text hash     174320bac7834ccf
+#   content hash  28e39753bf80c518
+#   text hash     699d8cca331eadfa
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  00298c0326ee0aa3
-#   text hash     1c4270873c3e6cb5
+#   content hash  28e39753bf80c518
+#   text hash     deef6d2a95351b56
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

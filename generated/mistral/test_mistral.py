@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  00298c0326ee0aa3
-#   text hash     a1ab0dedf017c18b
+#   content hash  28e39753bf80c518
+#   text hash     7d847d72bc28bc63
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a3a01e6f776f869e
-#   text hash     d09a4dd7fb672144
+#   content hash  5645230222627c88
+#   text hash     4cd38f208f5ee5a0
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

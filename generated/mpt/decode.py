@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a3a01e6f776f869e
-#   text hash     ff578f90ae421b4f
+#   content hash  5645230222627c88
+#   text hash     0d3b812daf07b9ce
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a3a01e6f776f869e
-#   text hash     ce38f3471c3a2f6e
+#   content hash  5645230222627c88
+#   text hash     af4629cb0a550768
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

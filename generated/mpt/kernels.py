@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a3a01e6f776f869e
-#   text hash     3858dd3d71a9b4c6
+#   content hash  5645230222627c88
+#   text hash     d3c13dfe6467102d
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

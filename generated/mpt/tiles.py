@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a3a01e6f776f869e
-#   text hash     d2eb61ee822fee68
+#   content hash  5645230222627c88
+#   text hash     8dc77d24dd7c58eb
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3a95af04a84e90a0
-#   text hash     b7c9ff5d6a10877f
+#   content hash  67dd42d5ce24505b
+#   text hash     b8e02c8e2f263297
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3a95af04a84e90a0
-#   text hash     42f8c8258ec5afd2
+#   content hash  67dd42d5ce24505b
+#   text hash     254cb0355988b84b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3a95af04a84e90a0
-#   text hash     d960b76430294241
+#   content hash  67dd42d5ce24505b
+#   text hash     264ad65e4cb0db73
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

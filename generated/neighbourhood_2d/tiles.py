@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3a95af04a84e90a0
-#   text hash     ba086139bcf159b3
+#   content hash  67dd42d5ce24505b
+#   text hash     f17139ea4f958920
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

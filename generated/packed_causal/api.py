@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  76586c7d520aedd9
-#   text hash     572a2f81422c6b25
+#   content hash  fc15b4260d8820f9
+#   text hash     53f235890ecdb8e6
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

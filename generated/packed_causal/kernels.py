@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  76586c7d520aedd9
-#   text hash     dc7268e25a07e5c3
+#   content hash  fc15b4260d8820f9
+#   text hash     81c1269eddca5ee3
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

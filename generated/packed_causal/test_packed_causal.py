@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  76586c7d520aedd9
-#   text hash     c16a726f7ebc8b63
+#   content hash  fc15b4260d8820f9
+#   text hash     6fc30ee91318b4f6
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  76586c7d520aedd9
-#   text hash     e834a9ff151cec02
+#   content hash  fc15b4260d8820f9
+#   text hash     d612cbf36ae4f3f2
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  76586c7d520aedd9
-#   text hash     96e633c71e7dd1f9
+#   content hash  fc15b4260d8820f9
+#   text hash     1281295b4de1e9cf
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1d3810d42b5fad52
-#   text hash     c206475fe7f49547
+#   content hash  3caae25e76e1f787
+#   text hash     00daf7c0812a779c
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

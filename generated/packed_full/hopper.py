@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1d3810d42b5fad52
-#   text hash     94bbf186c1e342d4
+#   content hash  3caae25e76e1f787
+#   text hash     d58e8dfcdf30d0b7
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1d3810d42b5fad52
-#   text hash     649baa60e61571a5
+#   content hash  3caae25e76e1f787
+#   text hash     7b1551dffa463bd0
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1d3810d42b5fad52
-#   text hash     1d33705086e3893b
+#   content hash  3caae25e76e1f787
+#   text hash     ea0c03fbf5d1cdfe
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

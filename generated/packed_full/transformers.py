@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1d3810d42b5fad52
-#   text hash     dfddf0ff5426e0cd
+#   content hash  3caae25e76e1f787
+#   text hash     dcaa5a9d28673cee
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  65a41fb3aafb7d94
-#   text hash     b7e0ec087d1cafd1
+#   content hash  47db1b634c2956fe
+#   text hash     85d9d81bd2d9d578
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

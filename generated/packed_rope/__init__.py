@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9921f2ac465a3f51
-#   text hash     f0894197afc40b7e
+#   content hash  88da8b5ebe9afb8d
+#   text hash     e7d423c8f3a2334d
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

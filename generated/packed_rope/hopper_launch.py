@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9921f2ac465a3f51
-#   text hash     f3e486527b1cd343
+#   content hash  88da8b5ebe9afb8d
+#   text hash     ae32bd921f47c8dc
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

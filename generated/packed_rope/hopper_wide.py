@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9921f2ac465a3f51
-#   text hash     60a4a618c8d36463
+#   content hash  88da8b5ebe9afb8d
+#   text hash     5ef4cabda26facdb
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9921f2ac465a3f51
-#   text hash     bc6fc3af31cc5594
+#   content hash  88da8b5ebe9afb8d
+#   text hash     95784d37728fb660
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9921f2ac465a3f51
-#   text hash     25774c4b046dfa3a
+#   content hash  88da8b5ebe9afb8d
+#   text hash     3cf877857f62cca8
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5d9ade77f7f239b9
-#   text hash     4bfb10fc8f768c7f
+#   content hash  91415948d3c3ac8e
+#   text hash     fe90db1fc7dc9ab5
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

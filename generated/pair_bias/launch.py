@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5d9ade77f7f239b9
-#   text hash     697261b256db48d9
+#   content hash  91415948d3c3ac8e
+#   text hash     8f35520008936f0d
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

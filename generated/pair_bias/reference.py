@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5d9ade77f7f239b9
-#   text hash     fb7f56b7be26140e
+#   content hash  91415948d3c3ac8e
+#   text hash     5d278e098298426f
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5d9ade77f7f239b9
-#   text hash     692ce1db73413a91
+#   content hash  91415948d3c3ac8e
+#   text hash     3d58e291618c41b1
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5d9ade77f7f239b9
-#   text hash     d19c134ec65d6621
+#   content hash  91415948d3c3ac8e
+#   text hash     c2b502c5ab81dfb5
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dec7f34638cc58b6
-#   text hash     61b0e53193398825
+#   content hash  927e6e3cd8607592
+#   text hash     f75324e6d5274278
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dec7f34638cc58b6
-#   text hash     32ce7616777f2dc2
+#   content hash  927e6e3cd8607592
+#   text hash     08874de10a3c7d49
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dec7f34638cc58b6
-#   text hash     db69bcf943ef0ffd
+#   content hash  927e6e3cd8607592
+#   text hash     63d909ffe8c555df
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

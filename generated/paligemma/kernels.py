@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dec7f34638cc58b6
-#   text hash     5e90bd80ebe7c8e7
+#   content hash  927e6e3cd8607592
+#   text hash     dab841008fdd1b95
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dec7f34638cc58b6
-#   text hash     ef7e626623337198
+#   content hash  927e6e3cd8607592
+#   text hash     78766ecaca40c158
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

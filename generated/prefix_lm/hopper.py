@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  13b7d6820921503e
-#   text hash     f2a1c70662c383a8
+#   content hash  48cdf10d6b5f9d92
+#   text hash     ea88aaa68e4a5372
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  13b7d6820921503e
-#   text hash     3a055d4ee54f980d
+#   content hash  48cdf10d6b5f9d92
+#   text hash     72b7a4dbfdce119d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

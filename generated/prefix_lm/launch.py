@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  13b7d6820921503e
-#   text hash     2114bf50fd7b9bf2
+#   content hash  48cdf10d6b5f9d92
+#   text hash     b296efbfd5bf3b81
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  13b7d6820921503e
-#   text hash     3f4290c83aa730bf
+#   content hash  48cdf10d6b5f9d92
+#   text hash     5e46c6c54d05c7e2
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

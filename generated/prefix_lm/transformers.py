@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  13b7d6820921503e
-#   text hash     e2dfcc0fae6a3c1f
+#   content hash  48cdf10d6b5f9d92
+#   text hash     121158640d5439de
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a18b2f4f4513cdc5
-#   text hash     9df4e73b687cac6a
+#   content hash  ac3794f092c2696b
+#   text hash     57c2926c88ec0ea4
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a18b2f4f4513cdc5
-#   text hash     f03f35d2465cc836
+#   content hash  ac3794f092c2696b
+#   text hash     dee791d6eee770ea
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a18b2f4f4513cdc5
-#   text hash     451cf1e249f44f73
+#   content hash  ac3794f092c2696b
+#   text hash     9604c73ed26bf37e
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a18b2f4f4513cdc5
-#   text hash     a74cd897a92c6db4
+#   content hash  ac3794f092c2696b
+#   text hash     6a56cf3ad0747e9a
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a18b2f4f4513cdc5
-#   text hash     fc1ac816ab2de7a8
+#   content hash  ac3794f092c2696b
+#   text hash     872f34790f539513
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

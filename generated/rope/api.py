@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7ee5e78fde161fba
-#   text hash     07ff0ef20401e63a
+#   content hash  dd5449045fe7da17
+#   text hash     04328d162ef12657
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

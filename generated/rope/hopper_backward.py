@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7ee5e78fde161fba
-#   text hash     b106fa0643356633
+#   content hash  dd5449045fe7da17
+#   text hash     52585a13c8c40895
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

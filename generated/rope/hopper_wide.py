@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7ee5e78fde161fba
-#   text hash     d669ea1093159de0
+#   content hash  dd5449045fe7da17
+#   text hash     ed9274a4a10052dc
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

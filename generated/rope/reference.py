@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7ee5e78fde161fba
-#   text hash     f2ce2517d3e402ae
+#   content hash  dd5449045fe7da17
+#   text hash     743657f5e7b23c2e
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

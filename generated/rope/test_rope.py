@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7ee5e78fde161fba
-#   text hash     4d693791f8d75616
+#   content hash  dd5449045fe7da17
+#   text hash     ea70148c93b4a228
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7ee5e78fde161fba
-#   text hash     fdd5b7aea49139d9
+#   content hash  dd5449045fe7da17
+#   text hash     3072d46ed69c0fdb
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

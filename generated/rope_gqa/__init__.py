@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  941704bb2dfd3e1b
-#   text hash     e0f60c8f803bb5d1
+#   content hash  8bbd1d9edb8d0bab
+#   text hash     43fed87050abe343
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  941704bb2dfd3e1b
-#   text hash     3c0a41192d3337db
+#   content hash  8bbd1d9edb8d0bab
+#   text hash     270df7e3964ff1ca
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

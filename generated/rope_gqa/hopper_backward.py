@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  941704bb2dfd3e1b
-#   text hash     4ea22f7e7ec06d00
+#   content hash  8bbd1d9edb8d0bab
+#   text hash     e090acc77a5e7e11
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  941704bb2dfd3e1b
-#   text hash     6a65dd115c53ad80
+#   content hash  8bbd1d9edb8d0bab
+#   text hash     ecf8282e87a567c2
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

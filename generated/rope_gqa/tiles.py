@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  941704bb2dfd3e1b
-#   text hash     05e0c79c15f7c974
+#   content hash  8bbd1d9edb8d0bab
+#   text hash     0f93431c5dde0e98
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

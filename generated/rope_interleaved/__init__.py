@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2023179e636b36c2
-#   text hash     a9be47d9c76fe0c4
+#   content hash  ff9d095b4e41c477
+#   text hash     257aa489cb726c09
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2023179e636b36c2
-#   text hash     72d22a6b9dcd1b71
+#   content hash  ff9d095b4e41c477
+#   text hash     abec0977073bc24b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2023179e636b36c2
-#   text hash     6be0aa85b51ac3b7
+#   content hash  ff9d095b4e41c477
+#   text hash     95155779fe9eae8d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2023179e636b36c2
-#   text hash     ec2322f461eb505e
+#   content hash  ff9d095b4e41c477
+#   text hash     45abd7c0ffcf8339
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

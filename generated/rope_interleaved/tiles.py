@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2023179e636b36c2
-#   text hash     a279e6504c354fa3
+#   content hash  ff9d095b4e41c477
+#   text hash     b893690aace751f0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5bedb237b861a042
-#   text hash     2fa7e6636fbdd858
+#   content hash  76fe26c24412bffe
+#   text hash     2cfa0ec4b2c1f140
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5bedb237b861a042
-#   text hash     12daf6538dd7708d
+#   content hash  76fe26c24412bffe
+#   text hash     2962ff4e022419df
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5bedb237b861a042
-#   text hash     4dcbe2317ed7090d
+#   content hash  76fe26c24412bffe
+#   text hash     03d22135c37fe1d0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5bedb237b861a042
-#   text hash     d865746193e96594
+#   content hash  76fe26c24412bffe
+#   text hash     a1dae4566030b199
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

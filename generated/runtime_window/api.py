@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  38716649613b2d07
-#   text hash     2631dec71a6dab66
+#   content hash  f2eaf9f6fdca3e29
+#   text hash     c6b2c2c435206ea4
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  38716649613b2d07
-#   text hash     6e38560f1da3d983
+#   content hash  f2eaf9f6fdca3e29
+#   text hash     0573bee603ff6d65
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  38716649613b2d07
-#   text hash     b61dfa5c43809cd5
+#   content hash  f2eaf9f6fdca3e29
+#   text hash     5493559ee3d3fbb3
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

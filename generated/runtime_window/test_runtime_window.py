@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  38716649613b2d07
-#   text hash     d5175c2e5b68f67d
+#   content hash  f2eaf9f6fdca3e29
+#   text hash     269ceb26c25e8652
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  38716649613b2d07
-#   text hash     37735e8a97fef737
+#   content hash  f2eaf9f6fdca3e29
+#   text hash     cd29361102ee5755
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2af8ee14cb03d96e
-#   text hash     50baae960a7243d2
+#   content hash  8d4fea60965b9de8
+#   text hash     c8a765eb4834d87a
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

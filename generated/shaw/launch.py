@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2af8ee14cb03d96e
-#   text hash     2ad56b88a017701c
+#   content hash  8d4fea60965b9de8
+#   text hash     8aa02e8e5e1a505a
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2af8ee14cb03d96e
-#   text hash     2563bd2c69b9338d
+#   content hash  8d4fea60965b9de8
+#   text hash     09a94bd44ce4b0d2
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

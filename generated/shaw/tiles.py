@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2af8ee14cb03d96e
-#   text hash     ba834427f177374d
+#   content hash  8d4fea60965b9de8
+#   text hash     0d4800f15bcb447c
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

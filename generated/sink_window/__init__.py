@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b9a1872ded04f5c6
-#   text hash     ec1518718c33386b
+#   content hash  2ed68b1e2bd4e3cb
+#   text hash     fc2a10d81e013b39
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b9a1872ded04f5c6
-#   text hash     532ec67a04bdd037
+#   content hash  2ed68b1e2bd4e3cb
+#   text hash     2247e3ca29d09e4b
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b9a1872ded04f5c6
-#   text hash     df10720d6412e84b
+#   content hash  2ed68b1e2bd4e3cb
+#   text hash     bd96880aa927efe0
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

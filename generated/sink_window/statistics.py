@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b9a1872ded04f5c6
-#   text hash     25c58bdcd4f0303f
+#   content hash  2ed68b1e2bd4e3cb
+#   text hash     931b038d3772b56d
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b9a1872ded04f5c6
-#   text hash     f7f7a2c9c99b5dc4
+#   content hash  2ed68b1e2bd4e3cb
+#   text hash     c6878062fc61acc6
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e6d9c3ec51dacca2
-#   text hash     86cb05aa78ef3b69
+#   content hash  669b98ac85345b00
+#   text hash     b5985e223bf841b0
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e6d9c3ec51dacca2
-#   text hash     f754a9182f3a0f4a
+#   content hash  669b98ac85345b00
+#   text hash     be427b3485ac7169
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

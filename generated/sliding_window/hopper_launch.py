@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e6d9c3ec51dacca2
-#   text hash     4583777714d98a7e
+#   content hash  669b98ac85345b00
+#   text hash     9b942fcb7d4d2af4
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e6d9c3ec51dacca2
-#   text hash     332c841282bd9c13
+#   content hash  669b98ac85345b00
+#   text hash     bbcc72b2fd49b4ce
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

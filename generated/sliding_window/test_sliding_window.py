@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e6d9c3ec51dacca2
-#   text hash     2fa44faccd3a455a
+#   content hash  669b98ac85345b00
+#   text hash     43ed8806d860efaa
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

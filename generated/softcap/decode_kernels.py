@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  488796025bc6545e
-#   text hash     5a356258813ffa99
+#   content hash  9f5bfc7e626179a6
+#   text hash     bd240ae0a72cc04d
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

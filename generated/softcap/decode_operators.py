@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  488796025bc6545e
-#   text hash     f2c02225733a9722
+#   content hash  9f5bfc7e626179a6
+#   text hash     f9f03d5eab2157b9
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  488796025bc6545e
-#   text hash     548a4b9ea846f867
+#   content hash  9f5bfc7e626179a6
+#   text hash     aceabae93eae6eb9
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

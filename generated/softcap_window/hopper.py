@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  66cf9bf8e8beaa16
-#   text hash     9563edc3da790fb0
+#   content hash  52befc5c7be01276
+#   text hash     b53716a1e832892e
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

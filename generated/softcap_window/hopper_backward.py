@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  66cf9bf8e8beaa16
-#   text hash     eaa2c75c6f5853e7
+#   content hash  52befc5c7be01276
+#   text hash     bb0070a5a6e98821
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

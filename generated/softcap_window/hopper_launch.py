@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  66cf9bf8e8beaa16
-#   text hash     337abe937d04fe3e
+#   content hash  52befc5c7be01276
+#   text hash     a8c22e16dc1d2c86
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

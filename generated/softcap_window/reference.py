@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  66cf9bf8e8beaa16
-#   text hash     345e83855d485b40
+#   content hash  52befc5c7be01276
+#   text hash     0dcb486500cb51b3
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

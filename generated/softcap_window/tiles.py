@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  66cf9bf8e8beaa16
-#   text hash     4f50ca6677cd0cd5
+#   content hash  52befc5c7be01276
+#   text hash     ab77f0bbed412412
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5144c2ee571de62d
-#   text hash     415e2e4b74851871
+#   content hash  96ecade638975cbe
+#   text hash     8e063676bd179963
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

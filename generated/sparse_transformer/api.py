@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5144c2ee571de62d
-#   text hash     235a8ce7465254c4
+#   content hash  96ecade638975cbe
+#   text hash     8b36b374e3406e82
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5144c2ee571de62d
-#   text hash     a22b36245927bac7
+#   content hash  96ecade638975cbe
+#   text hash     1eb7c491136a9aaa
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5144c2ee571de62d
-#   text hash     5e309d1643714c1e
+#   content hash  96ecade638975cbe
+#   text hash     3f1e26c86cf0b56d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

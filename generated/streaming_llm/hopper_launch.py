@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c098dc4295e0d95a
-#   text hash     e6bb456badecad8c
+#   content hash  9b8a975449c3dce6
+#   text hash     4620458dfcb6ee5c
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c098dc4295e0d95a
-#   text hash     96f2ae02309edbbb
+#   content hash  9b8a975449c3dce6
+#   text hash     04f30376a2c82263
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c098dc4295e0d95a
-#   text hash     aae847a8152fa35c
+#   content hash  9b8a975449c3dce6
+#   text hash     519a9f3c27edd1e9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

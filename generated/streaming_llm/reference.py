@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c098dc4295e0d95a
-#   text hash     40c54c1810e6cd97
+#   content hash  9b8a975449c3dce6
+#   text hash     4c413b83bc7d449b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

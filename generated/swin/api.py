@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  055bb28700201035
-#   text hash     14be48253a451de5
+#   content hash  8d01c065480fefb6
+#   text hash     6562c664edc16b2e
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  055bb28700201035
-#   text hash     142218224e7f436b
+#   content hash  8d01c065480fefb6
+#   text hash     32ddd1ee7919e626
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

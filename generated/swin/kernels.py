@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  055bb28700201035
-#   text hash     ef96e3bd73976f5e
+#   content hash  8d01c065480fefb6
+#   text hash     36fcae0195d697d6
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

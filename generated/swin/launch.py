@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  055bb28700201035
-#   text hash     bfd7b850f42dc8df
+#   content hash  8d01c065480fefb6
+#   text hash     dd4099a37b6cdd9c
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

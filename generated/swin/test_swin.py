@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  055bb28700201035
-#   text hash     968a7b14d5bb4c6f
+#   content hash  8d01c065480fefb6
+#   text hash     615581870ed6e117
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  055bb28700201035
-#   text hash     df6ff014b05ea51a
+#   content hash  8d01c065480fefb6
+#   text hash     b0bbbae6dadc1b19
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e8e0039ebd628686
-#   text hash     58429996a60c1bf5
+#   content hash  07ecd1af3d0d0f17
+#   text hash     aa8a39d7294613e4
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e8e0039ebd628686
-#   text hash     7a583e680b7d6d15
+#   content hash  07ecd1af3d0d0f17
+#   text hash     a465b7ef8cde3425
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e8e0039ebd628686
-#   text hash     a9fa3c10a576f06d
+#   content hash  07ecd1af3d0d0f17
+#   text hash     3386068d976b4866
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

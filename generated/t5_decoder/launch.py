@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e8e0039ebd628686
-#   text hash     e6341e9f6d6ec627
+#   content hash  07ecd1af3d0d0f17
+#   text hash     73cc975372b71f4d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

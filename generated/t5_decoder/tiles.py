@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e8e0039ebd628686
-#   text hash     5a10d66c49f0954d
+#   content hash  07ecd1af3d0d0f17
+#   text hash     250f2cb74f455afe
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6508eee33c09ade5
-#   text hash     b52145531ab1077d
+#   content hash  f5e236758708bb82
+#   text hash     bcd2c40e4f2a6e1d
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

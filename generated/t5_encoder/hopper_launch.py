@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6508eee33c09ade5
-#   text hash     3d8f5da21285ff1c
+#   content hash  f5e236758708bb82
+#   text hash     3e0d585645440aaf
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6508eee33c09ade5
-#   text hash     3cf1af239c46900f
+#   content hash  f5e236758708bb82
+#   text hash     d713c617fff6c6dd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6508eee33c09ade5
-#   text hash     50b1063ad800d465
+#   content hash  f5e236758708bb82
+#   text hash     78912c64f0147778
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  34b36a0f6dd55fc8
-#   text hash     bab254375930490d
+#   content hash  69df8fc4b97b8d95
+#   text hash     2107f36fa1ee10d4
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  34b36a0f6dd55fc8
-#   text hash     4f8816bda3d6c326
+#   content hash  69df8fc4b97b8d95
+#   text hash     f0e31eb3b940441c
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  34b36a0f6dd55fc8
-#   text hash     a7a25fb36d26fca2
+#   content hash  69df8fc4b97b8d95
+#   text hash     ba1efd645407c095
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  34b36a0f6dd55fc8
-#   text hash     4d692737b5d745a1
+#   content hash  69df8fc4b97b8d95
+#   text hash     85af599c1e97796d
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  34b36a0f6dd55fc8
-#   text hash     f5f59d7b30ec81ac
+#   content hash  69df8fc4b97b8d95
+#   text hash     ee2feb080c6837c5
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

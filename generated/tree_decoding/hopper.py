@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b74b7723c5fe7a16
-#   text hash     55e5594e36b9afe5
+#   content hash  50e8de309d039d28
+#   text hash     92848efa39b06de9
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b74b7723c5fe7a16
-#   text hash     57866aeb982bb91b
+#   content hash  50e8de309d039d28
+#   text hash     d4fd11d1ca529a97
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

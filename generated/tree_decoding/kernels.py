@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b74b7723c5fe7a16
-#   text hash     2d371ef2a95d822f
+#   content hash  50e8de309d039d28
+#   text hash     a6c2ec0cc27cb707
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b74b7723c5fe7a16
-#   text hash     586f2302ac53485f
+#   content hash  50e8de309d039d28
+#   text hash     84fb41c8a84ec698
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b74b7723c5fe7a16
-#   text hash     ffc5fd8e145cd9bc
+#   content hash  50e8de309d039d28
+#   text hash     30ab98dc9817df7c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -106,7 +106,7 @@ def test_bits_hang_on_no_other_programs(
     found = []
     for least in (0, 2**30):
         monkeypatch.setattr(launch, "CROWD", least)
-        monkeypatch.setattr(launch, "MANY", least)
+        monkeypatch.setattr(launch, "MANY_ROWS", least)
         module.decode.CALLS.clear()
         launch.runtime.LaunchCache.known.clear()
         found.append(

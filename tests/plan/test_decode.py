@@ -412,7 +412,7 @@ def test_bits_hang_on_no_other_heads_that_a_program_joins(
     launch = importlib.import_module(f"{module.__name__}.decode_launch")
     found = []
     for rows, together in ((1, most), (1000, 1)):
-        monkeypatch.setattr(launch, "MANY", rows)
+        monkeypatch.setattr(launch, "MANY_ROWS", rows)
         module.decode.CALLS.clear()
         launch.runtime.LaunchCache.known.clear()
         assert launch.tile_of_join(5, torch.zeros(8, heads, 16), torch.zeros(1, 8, 1, 16))[-1] == together

@@ -45,10 +45,10 @@ _TABLE: Table = {
 # of specs that say `latent`, beside those, for values that are columns of keys. With all 128 heads a program has 64 of
 # them: their sum takes half of the registers of 8 warps, their queries 72 KB of shared memory, a tile of 32 keys 36 KB.
 # Tiles of 64 keys multiply with more ease, but leave room for two, of which one is under way, and spill
-_HALF_LATENT = (_any(32, 4, 3, 256), _any(32, 4, 3, 1024), _any(32, 8, 3, 1024))
+_LATENT_SPLITS = (_any(32, 4, 3, 256), _any(32, 4, 3, 1024), _any(32, 8, 3, 1024))
 _LATENT: Table = {
-    "16BIT": {576: _HALF_LATENT},
-    "FLOAT8": {576: _HALF_LATENT},
+    "16BIT": {576: _LATENT_SPLITS},
+    "FLOAT8": {576: _LATENT_SPLITS},
     "FP32": {576: (_any(16, 8, 2, 256), _any(16, 8, 2, 1024), _any(16, 8, 2, 1024))},
 }
 
@@ -60,7 +60,7 @@ LEAST_ROWS = 64
 
 FEW = 16  # rows of a tile that stand as columns in products, of which the GPU makes 8 at a time, and of rows 16
 CHUNK = 8  # splits that are joined one after the other
-TOGETHER, MANY = 4, 2048  # query heads whose rows a program joins, and from how many rows on
+TOGETHER, MANY_ROWS = 4, 2048  # query heads whose rows a program joins, and from how many rows on
 CROWD = 448  # columns of all programs of a multiprocessor, from which on they hide each other's loads
 
 

@@ -38,6 +38,12 @@ def package(folder: Path, name: str, text: str, exports: str = "decode") -> Modu
         sys.path.remove(str(folder))
 
 
+def forget(package: ModuleType) -> None:
+    """Has calls of decoding choose their kernels anew."""
+    package.decode.CALLS.clear()
+    importlib.import_module(f"{package.__name__}.runtime").LaunchCache.known.clear()
+
+
 @dataclass
 class Sequences:
     """Some sequences of any lengths, whose last tokens are new."""

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  115dde825200938d
-#   text hash     37e8ca77bdb1784d
+#   content hash  75b0b2d39b7f33b5
+#   text hash     7853608ef5a083b1
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  115dde825200938d
-#   text hash     c149cda13c1e9890
+#   content hash  75b0b2d39b7f33b5
+#   text hash     c7b008edb223efef
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  115dde825200938d
-#   text hash     787da0bac2d885af
+#   content hash  75b0b2d39b7f33b5
+#   text hash     51d02e665422cb17
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

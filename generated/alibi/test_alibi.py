@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  115dde825200938d
-#   text hash     2f71190ee48d7e72
+#   content hash  75b0b2d39b7f33b5
+#   text hash     702abc24c2828c08
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

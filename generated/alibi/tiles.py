@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  115dde825200938d
-#   text hash     786fd27f0db3d7cc
+#   content hash  75b0b2d39b7f33b5
+#   text hash     b1fd273cb22b76ba
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

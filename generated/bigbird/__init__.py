@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d55d03d899cf3410
-#   text hash     dc356f1c37fbd1aa
+#   content hash  b213ad3d7ce42aef
+#   text hash     aba7fea981f9f864
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

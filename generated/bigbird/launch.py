@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d55d03d899cf3410
-#   text hash     3c620a7868737e6f
+#   content hash  b213ad3d7ce42aef
+#   text hash     dd5ce53e721cb7c1
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

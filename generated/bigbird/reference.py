@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d55d03d899cf3410
-#   text hash     34886b4c22d9d34a
+#   content hash  b213ad3d7ce42aef
+#   text hash     afef2564bc853c3f
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d55d03d899cf3410
-#   text hash     d54818840a815451
+#   content hash  b213ad3d7ce42aef
+#   text hash     42170a9800a03ae5
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d55d03d899cf3410
-#   text hash     f10556c912a56fa8
+#   content hash  b213ad3d7ce42aef
+#   text hash     b1ad67ec178fdc43
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

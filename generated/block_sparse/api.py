@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0c1856e8087d8f80
-#   text hash     c3fd5e3180466b1c
+#   content hash  d816ec45a5ef44cc
+#   text hash     698591be62aa6289
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0c1856e8087d8f80
-#   text hash     450ed094187ca270
+#   content hash  d816ec45a5ef44cc
+#   text hash     fa2730de05d5728e
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

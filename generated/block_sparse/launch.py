@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0c1856e8087d8f80
-#   text hash     3f22a1508870eafb
+#   content hash  d816ec45a5ef44cc
+#   text hash     018482f75c038020
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0c1856e8087d8f80
-#   text hash     3ceb3d8e7b5d98b7
+#   content hash  d816ec45a5ef44cc
+#   text hash     2b636cee4d65532d
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

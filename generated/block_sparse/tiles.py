@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0c1856e8087d8f80
-#   text hash     548eb43f90f63c9b
+#   content hash  d816ec45a5ef44cc
+#   text hash     733bfb3afe0f6bab
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

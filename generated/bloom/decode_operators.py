@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c269cf2e6d9ac939
-#   text hash     a10bc173888cd7aa
+#   content hash  9156f683979250bf
+#   text hash     44dc1f64146ca3fc
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

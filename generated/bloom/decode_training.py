@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c269cf2e6d9ac939
-#   text hash     35e4c1d26f97ee48
+#   content hash  9156f683979250bf
+#   text hash     682aaccab56495bc
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

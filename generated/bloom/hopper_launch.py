@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c269cf2e6d9ac939
-#   text hash     22ca185492252b68
+#   content hash  9156f683979250bf
+#   text hash     505a4fc7d906613e
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

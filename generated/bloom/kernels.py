@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c269cf2e6d9ac939
-#   text hash     3b0ca6e6e09a6e89
+#   content hash  9156f683979250bf
+#   text hash     3bebbc06e2426e4c
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c269cf2e6d9ac939
-#   text hash     dcc7b2eac74ef736
+#   content hash  9156f683979250bf
+#   text hash     9df3cb7c455299d0
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

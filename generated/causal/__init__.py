@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  da452cbf0dbe6f5a
-#   text hash     46bce8cb57f5fae3
+#   content hash  4567054963113dec
+#   text hash     afe66c095418754f
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

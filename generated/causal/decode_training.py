@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  da452cbf0dbe6f5a
-#   text hash     32e57c3792291a43
+#   content hash  4567054963113dec
+#   text hash     e0e8a900242d111f
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  da452cbf0dbe6f5a
-#   text hash     a71cbb7dac940f12
+#   content hash  4567054963113dec
+#   text hash     544097c8eba8135c
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

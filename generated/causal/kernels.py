@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  da452cbf0dbe6f5a
-#   text hash     ea55e8d921065df5
+#   content hash  4567054963113dec
+#   text hash     22016378b4429c5c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

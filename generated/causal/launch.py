@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  da452cbf0dbe6f5a
-#   text hash     13f371ade6b30583
+#   content hash  4567054963113dec
+#   text hash     01e0cde640dc00fb
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

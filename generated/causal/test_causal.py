@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  da452cbf0dbe6f5a
-#   text hash     03e96dcedc1ca2bc
+#   content hash  4567054963113dec
+#   text hash     f39f1d60f1bc9074
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

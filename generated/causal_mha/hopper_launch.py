@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  582d468f897a4e8e
-#   text hash     5d8177a90b671743
+#   content hash  12cebcd5008e97a8
+#   text hash     8c3c1b703747ba25
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

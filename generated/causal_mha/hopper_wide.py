@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  582d468f897a4e8e
-#   text hash     541fa9bb58be6f57
+#   content hash  12cebcd5008e97a8
+#   text hash     f484d8ab0343953b
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  582d468f897a4e8e
-#   text hash     1deadec719aac71c
+#   content hash  12cebcd5008e97a8
+#   text hash     a4b6c40da7a448de
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  582d468f897a4e8e
-#   text hash     ea6ab198f8f8f21c
+#   content hash  12cebcd5008e97a8
+#   text hash     9bb127e85f96c3b7
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  582d468f897a4e8e
-#   text hash     3a1ac2bebc247be3
+#   content hash  12cebcd5008e97a8
+#   text hash     7f19daec3f9577d2
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

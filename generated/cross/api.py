@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e2a550a60d0e6e18
-#   text hash     047502b6f066b3c5
+#   content hash  27065f170125ee98
+#   text hash     7a8e2e33327fc587
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

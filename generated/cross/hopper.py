@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e2a550a60d0e6e18
-#   text hash     3e741333d7b46af4
+#   content hash  27065f170125ee98
+#   text hash     f13a40375bdbbf1f
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

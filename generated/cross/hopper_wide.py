@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e2a550a60d0e6e18
-#   text hash     f89767aea6587e4c
+#   content hash  27065f170125ee98
+#   text hash     f11657598eca2ff7
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e2a550a60d0e6e18
-#   text hash     7ad3eca19c1d9eed
+#   content hash  27065f170125ee98
+#   text hash     239fea4fc074225d
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e2a550a60d0e6e18
-#   text hash     371da179e28d93b5
+#   content hash  27065f170125ee98
+#   text hash     bb2bdb7f68e21099
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e2a550a60d0e6e18
-#   text hash     d4d4d0fba7977651
+#   content hash  27065f170125ee98
+#   text hash     0b86daa3fbe31048
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4e06784438d0c7dc
-#   text hash     05c031ded0d400d6
+#   content hash  1dbb192ee538cbd3
+#   text hash     861d91aafca6c795
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4e06784438d0c7dc
-#   text hash     b5aaa1f56e43e90f
+#   content hash  1dbb192ee538cbd3
+#   text hash     d99c16768de0edde
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

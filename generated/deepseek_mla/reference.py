@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4e06784438d0c7dc
-#   text hash     75bb2e1476720a04
+#   content hash  1dbb192ee538cbd3
+#   text hash     8e1dd91a2e048fe9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

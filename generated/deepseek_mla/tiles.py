@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4e06784438d0c7dc
-#   text hash     f67067b321633dd5
+#   content hash  1dbb192ee538cbd3
+#   text hash     d1ece1a020164863
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

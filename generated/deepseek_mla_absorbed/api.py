@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  fbd109e5db204fd7
-#   text hash     93a41f7cd646517c
+#   content hash  773134c2d0ce2065
+#   text hash     f7f627017b4162ef
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

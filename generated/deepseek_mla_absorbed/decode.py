@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  fbd109e5db204fd7
-#   text hash     789a37d50fab0b49
+#   content hash  773134c2d0ce2065
+#   text hash     ecb4555294ae2df1
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

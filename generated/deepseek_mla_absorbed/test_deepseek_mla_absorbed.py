@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  fbd109e5db204fd7
-#   text hash     440ec7e9e6a4ddb9
+#   content hash  773134c2d0ce2065
+#   text hash     e7f84953ce441565
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

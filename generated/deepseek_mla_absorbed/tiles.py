@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  fbd109e5db204fd7
-#   text hash     7e239dcdb2dc9c48
+#   content hash  773134c2d0ce2065
+#   text hash     936bf4444d475bcd
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

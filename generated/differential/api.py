@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3b5d82bdadb3a3f4
-#   text hash     82220ca8928f2bab
+#   content hash  c66e406ed49e8516
+#   text hash     0a9c55b77fbb914b
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3b5d82bdadb3a3f4
-#   text hash     8e45a0f830f999fc
+#   content hash  c66e406ed49e8516
+#   text hash     ce6972fd67fc7137
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

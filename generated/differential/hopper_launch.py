@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3b5d82bdadb3a3f4
-#   text hash     8df942b761a1d1c0
+#   content hash  c66e406ed49e8516
+#   text hash     131374d986e8f15a
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

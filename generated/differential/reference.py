@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3b5d82bdadb3a3f4
-#   text hash     59530ea9995830d1
+#   content hash  c66e406ed49e8516
+#   text hash     43ff38712a73523d
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3b5d82bdadb3a3f4
-#   text hash     a78bab6f4fd87529
+#   content hash  c66e406ed49e8516
+#   text hash     73fc3a87c5931773
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3b5d82bdadb3a3f4
-#   text hash     f6be35d0deac5dff
+#   content hash  c66e406ed49e8516
+#   text hash     1c58873449cc36c3
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

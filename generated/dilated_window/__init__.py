@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b73b65f8dc339ffc
-#   text hash     d66340be1177a2b2
+#   content hash  45d29d54b3e4193f
+#   text hash     cfbe10373ee00a2a
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

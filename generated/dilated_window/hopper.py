@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b73b65f8dc339ffc
-#   text hash     05aad807b2aee868
+#   content hash  45d29d54b3e4193f
+#   text hash     21c031de234f25f0
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b73b65f8dc339ffc
-#   text hash     6ba73434036decd9
+#   content hash  45d29d54b3e4193f
+#   text hash     ac1fb51020416918
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b73b65f8dc339ffc
-#   text hash     880fb424ff5325a9
+#   content hash  45d29d54b3e4193f
+#   text hash     36a38fe22a178acc
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

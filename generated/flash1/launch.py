@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b8520642a6112b70
-#   text hash     caea60710c360ab0
+#   content hash  cbba421d6de0e121
+#   text hash     08de6fb7bd622c2a
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

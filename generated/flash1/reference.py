@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b8520642a6112b70
-#   text hash     bc629c17776310ca
+#   content hash  cbba421d6de0e121
+#   text hash     83b32f27bb977d4e
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

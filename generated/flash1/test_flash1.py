@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b8520642a6112b70
-#   text hash     9ac8d9370760a1cf
+#   content hash  cbba421d6de0e121
+#   text hash     3f58ea92fee3086d
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b8520642a6112b70
-#   text hash     a79f44f71770e4d5
+#   content hash  cbba421d6de0e121
+#   text hash     e03141a5f0eadc78
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

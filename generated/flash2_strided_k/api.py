@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6f5e11f9be47d441
-#   text hash     2db98bb4b5c36fa5
+#   content hash  6d2b3a3e82b34e13
+#   text hash     07bb6b68bee21b82
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

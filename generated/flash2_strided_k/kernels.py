@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6f5e11f9be47d441
-#   text hash     66a8bbf54adedeae
+#   content hash  6d2b3a3e82b34e13
+#   text hash     b05ac92509f1bd5f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6f5e11f9be47d441
-#   text hash     f91e4324f7fb179a
+#   content hash  6d2b3a3e82b34e13
+#   text hash     59a4439b5248a5e3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

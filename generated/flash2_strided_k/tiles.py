@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6f5e11f9be47d441
-#   text hash     e16f9c097d4410c8
+#   content hash  6d2b3a3e82b34e13
+#   text hash     71f997e4b3a538fb
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  290d193ab4f14acc
-#   text hash     8d7c9ffb7a2ae4f6
+#   content hash  5f9de003d43f03dd
+#   text hash     97feb21f0eb4bc17
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

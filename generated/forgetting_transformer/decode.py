@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  290d193ab4f14acc
-#   text hash     c5da2cbe1e97e733
+#   content hash  5f9de003d43f03dd
+#   text hash     28faaba29602fca6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

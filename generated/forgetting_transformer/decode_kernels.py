@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  290d193ab4f14acc
-#   text hash     8925afa091b271ee
+#   content hash  5f9de003d43f03dd
+#   text hash     e8484955ad27398c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

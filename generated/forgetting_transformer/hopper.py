@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  290d193ab4f14acc
-#   text hash     1e7fe5b18e5ac5ed
+#   content hash  5f9de003d43f03dd
+#   text hash     f1e6d0c713161cdc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  290d193ab4f14acc
-#   text hash     c531420f20fb4752
+#   content hash  5f9de003d43f03dd
+#   text hash     fe891d414c013cf7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

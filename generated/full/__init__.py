@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d24341283edbe725
-#   text hash     94c23e7404f4e754
+#   content hash  67754a14619ec463
+#   text hash     e46c7f4a165963a8
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

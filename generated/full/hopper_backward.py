@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d24341283edbe725
-#   text hash     91148a7e3414a211
+#   content hash  67754a14619ec463
+#   text hash     c5305f37b59ea5fd
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

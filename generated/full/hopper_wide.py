@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d24341283edbe725
-#   text hash     7f5f80fb58a45ce9
+#   content hash  67754a14619ec463
+#   text hash     ba58232bad2f5048
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

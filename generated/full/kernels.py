@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d24341283edbe725
-#   text hash     1ebf9da14d242329
+#   content hash  67754a14619ec463
+#   text hash     4e0e4144744fd648
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d24341283edbe725
-#   text hash     01a226cda9e570da
+#   content hash  67754a14619ec463
+#   text hash     9fb5a280ed711436
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

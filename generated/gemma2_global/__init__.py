@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  42fd867bbaad555c
-#   text hash     ec1166cadf1f98c9
+#   content hash  688c77cacd45ac6b
+#   text hash     bc0e90d427b2e0dd
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  42fd867bbaad555c
-#   text hash     590ab2ecf15913e7
+#   content hash  688c77cacd45ac6b
+#   text hash     aace5fe4c9361886
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

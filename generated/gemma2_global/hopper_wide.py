@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  42fd867bbaad555c
-#   text hash     7da4dfba7440cc6d
+#   content hash  688c77cacd45ac6b
+#   text hash     5ffbf5ea0ef41ba2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

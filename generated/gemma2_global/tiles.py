@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  42fd867bbaad555c
-#   text hash     915999f45f2c925d
+#   content hash  688c77cacd45ac6b
+#   text hash     cf805f53b670555a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4958739719cb00ea
-#   text hash     0fe20d3e2cce448a
+#   content hash  b381a11e637c63de
+#   text hash     088a7980efeafb30
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4958739719cb00ea
-#   text hash     09372d8a25155fe5
+#   content hash  b381a11e637c63de
+#   text hash     94fe38bdaca67e43
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

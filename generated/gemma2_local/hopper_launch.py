@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4958739719cb00ea
-#   text hash     16b081e669edc6e3
+#   content hash  b381a11e637c63de
+#   text hash     e24be954c44fb1e6
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4958739719cb00ea
-#   text hash     0883918d7b076ff4
+#   content hash  b381a11e637c63de
+#   text hash     c250b3a2bec6c81d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4958739719cb00ea
-#   text hash     3d43a5383a221aeb
+#   content hash  b381a11e637c63de
+#   text hash     805861c94de8ceac
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

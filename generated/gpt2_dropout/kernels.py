@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b6182ff7318d5ca9
-#   text hash     2afd0ecc9039d2fd
+#   content hash  cb5c9ef7e42c1c9e
+#   text hash     71fb781cd300d282
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

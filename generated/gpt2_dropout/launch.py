@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b6182ff7318d5ca9
-#   text hash     2cba1cce070c635f
+#   content hash  cb5c9ef7e42c1c9e
+#   text hash     0e011cad110b2fde
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b6182ff7318d5ca9
-#   text hash     029b4fdbe6284ed8
+#   content hash  cb5c9ef7e42c1c9e
+#   text hash     b772d19130f30819
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

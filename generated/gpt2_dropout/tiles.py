@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b6182ff7318d5ca9
-#   text hash     b7f08ef8d92c928d
+#   content hash  cb5c9ef7e42c1c9e
+#   text hash     3940d477dbe63dbb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b6182ff7318d5ca9
-#   text hash     32607f0977ad77dd
+#   content hash  cb5c9ef7e42c1c9e
+#   text hash     60b326659b5582dc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

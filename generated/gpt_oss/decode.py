@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b017fe23e7689d03
-#   text hash     2fa2c9e8a50d8442
+#   content hash  53d08cc28dede978
+#   text hash     412a0d94b5d710fa
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b017fe23e7689d03
-#   text hash     b901206933dbb95e
+#   content hash  53d08cc28dede978
+#   text hash     fc2bf4162c3ac0b6
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b017fe23e7689d03
-#   text hash     7204f731bb301d66
+#   content hash  53d08cc28dede978
+#   text hash     b82b7c7be4cb1e25
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b017fe23e7689d03
-#   text hash     552084816c94ae07
+#   content hash  53d08cc28dede978
+#   text hash     4f36d020aa1d4d7e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ef01c169948cb1db
-#   text hash     40a11cfbf078e118
+#   content hash  71605c03b25778ac
+#   text hash     8870d48f5be05c7f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

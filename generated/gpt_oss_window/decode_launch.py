@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ef01c169948cb1db
-#   text hash     16b0ebfa2c6026a1
+#   content hash  71605c03b25778ac
+#   text hash     2f3d094617178952
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -13,7 +13,8 @@ from . import decode_kernels as kernels
 
 # up to a head size: keys of a tile, warps and stages, the same of programs in a CROWD, and keys of a split. First for
 # tiles of FEW rows and short splits, then for splits of 512 keys or more, which a call asks for; the last for tiles of up
-# to 64 rows. Bits hang on keys alone, which are a matter of nothing else, but for head sizes above 256 of the GPU
+# to 64 rows. So bits of a row are a matter of nothing else, but for head sizes above 256 of the GPU: partial sums are by
+# the first number of warps, whichever a program has
 SPLITS_16BIT = {
     64: ((128, ((4, 3), (4, 3)), 512), (32, ((2, 3), (2, 2)), 1024), (64, ((4, 4), (4, 4)), 2048)),
     128: ((64, ((4, 3), (4, 2)), 256), (32, ((2, 3), (1, 2)), 1024), (32, ((4, 4), (4, 4)), 2048)),
@@ -75,8 +76,8 @@ def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
 
 def is_crowd(programs, v):
     """Whether there are so many programs that each does best with few warps, which leave room for more of them."""
-    crowd = 0 if runtime.INTERPRETED else CROWD * runtime.multiprocessors(v.device)
-    return programs * runtime.padded_width(v) >= crowd
+    columns = programs * runtime.padded_width(v)
+    return not runtime.INTERPRETED and columns >= CROWD * runtime.multiprocessors(v.device)
 
 
 def tile_of_join(splits, q, v):

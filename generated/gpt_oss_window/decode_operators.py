@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ef01c169948cb1db
-#   text hash     3adbbccd29c8b0f4
+#   content hash  71605c03b25778ac
+#   text hash     59dac3fc440d8ae4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

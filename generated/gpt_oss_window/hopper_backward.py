@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ef01c169948cb1db
-#   text hash     2ecbde53fc98520d
+#   content hash  71605c03b25778ac
+#   text hash     8446f25df4bfa77c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

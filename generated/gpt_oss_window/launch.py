@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ef01c169948cb1db
-#   text hash     8c7a54d6ffcbfcf8
+#   content hash  71605c03b25778ac
+#   text hash     29023c6173c38568
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  40cc3dfccaf3e51e
-#   text hash     3158a08d15805ac4
+#   content hash  6c561f579066f24b
+#   text hash     5d5d4b7bc3d29cf9
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  40cc3dfccaf3e51e
-#   text hash     b1ae7df3f7347852
+#   content hash  6c561f579066f24b
+#   text hash     2a24b079a2338412
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  40cc3dfccaf3e51e
-#   text hash     b40b4e22764ec01c
+#   content hash  6c561f579066f24b
+#   text hash     addada6cd715e451
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

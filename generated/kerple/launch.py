@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  40cc3dfccaf3e51e
-#   text hash     a54b10d3ce2f8fbc
+#   content hash  6c561f579066f24b
+#   text hash     227782cc1d9acf95
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  40cc3dfccaf3e51e
-#   text hash     0be4e5b7ab6a0deb
+#   content hash  6c561f579066f24b
+#   text hash     a1df5275787c3579
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

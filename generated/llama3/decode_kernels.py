@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5a47e5303cf664f9
-#   text hash     1d2514d7b3dfc447
+#   content hash  862f7167c72299bf
+#   text hash     4483cadaa1d6caf7
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

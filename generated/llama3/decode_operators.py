@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5a47e5303cf664f9
-#   text hash     b97097b620f88f44
+#   content hash  862f7167c72299bf
+#   text hash     b870d00055cd62c7
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

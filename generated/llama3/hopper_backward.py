@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5a47e5303cf664f9
-#   text hash     9d86647422d4b2f6
+#   content hash  862f7167c72299bf
+#   text hash     4fcf9b0f2ac8922a
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

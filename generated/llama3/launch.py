@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5a47e5303cf664f9
-#   text hash     8aa0f6a1162161ce
+#   content hash  862f7167c72299bf
+#   text hash     b04be3a34f009422
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5a47e5303cf664f9
-#   text hash     9ea75a2f3d647903
+#   content hash  862f7167c72299bf
+#   text hash     0f68746e764da672
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  85a1e1d95fc6dd27
-#   text hash     ab16959706d99e70
+#   content hash  d80af3b7d3a1fec6
+#   text hash     65e40c8d2cf218af
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

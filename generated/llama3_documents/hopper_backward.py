@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  85a1e1d95fc6dd27
-#   text hash     9df131d639311e84
+#   content hash  d80af3b7d3a1fec6
+#   text hash     23a16d57cdf90d63
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

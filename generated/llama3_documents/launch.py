@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  85a1e1d95fc6dd27
-#   text hash     5a44e70f81bb583f
+#   content hash  d80af3b7d3a1fec6
+#   text hash     ebc150e4932e4c29
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

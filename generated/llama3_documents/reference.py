@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  85a1e1d95fc6dd27
-#   text hash     f8eb37ec92b21355
+#   content hash  d80af3b7d3a1fec6
+#   text hash     0c21659d326d3a2e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

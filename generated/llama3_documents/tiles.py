@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  85a1e1d95fc6dd27
-#   text hash     8e855500fa918576
+#   content hash  d80af3b7d3a1fec6
+#   text hash     6df839aeaa2d0307
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  92b4e38878a27320
-#   text hash     3aa812ef804b5097
+#   content hash  161672be35af853d
+#   text hash     a8c6f6f83742e6cc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  92b4e38878a27320
-#   text hash     3860a4f444af7243
+#   content hash  161672be35af853d
+#   text hash     ab09c4020caf8a5b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  92b4e38878a27320
-#   text hash     8bf36d492b2053d0
+#   content hash  161672be35af853d
+#   text hash     cbbd5555eba65dee
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

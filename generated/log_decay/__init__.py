@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6fbca9bb27b6d358
-#   text hash     5897934bd9dc662c
+#   content hash  6b19528f78a4b129
+#   text hash     16dfc830ec9365a4
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

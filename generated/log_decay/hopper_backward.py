@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6fbca9bb27b6d358
-#   text hash     db94ea638fdaf39b
+#   content hash  6b19528f78a4b129
+#   text hash     08810eab48ac33d8
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

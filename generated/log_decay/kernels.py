@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6fbca9bb27b6d358
-#   text hash     4202ab0cee85dc3e
+#   content hash  6b19528f78a4b129
+#   text hash     dabf250d7c0934d6
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6fbca9bb27b6d358
-#   text hash     c1a8c77d1c0add62
+#   content hash  6b19528f78a4b129
+#   text hash     f66b6a2100468b44
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

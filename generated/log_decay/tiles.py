@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6fbca9bb27b6d358
-#   text hash     26c06a5c74772ba7
+#   content hash  6b19528f78a4b129
+#   text hash     2916087a3cafa759
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

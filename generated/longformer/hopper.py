@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  265adba1fc9552c6
-#   text hash     080edc096b3d4922
+#   content hash  04d8c0dadcb346a2
+#   text hash     ba1e5d5d257dba3c
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

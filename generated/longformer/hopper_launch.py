@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  265adba1fc9552c6
-#   text hash     9904a383f0a16e6a
+#   content hash  04d8c0dadcb346a2
+#   text hash     963b4bea53abb8fc
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  265adba1fc9552c6
-#   text hash     34d1f83e17f047e8
+#   content hash  04d8c0dadcb346a2
+#   text hash     5c40988b99f6095f
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

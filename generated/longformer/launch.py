@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  265adba1fc9552c6
-#   text hash     8777522f37c823c4
+#   content hash  04d8c0dadcb346a2
+#   text hash     52410a08a52a0c96
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  265adba1fc9552c6
-#   text hash     e82e73e3a32b35bd
+#   content hash  04d8c0dadcb346a2
+#   text hash     a423331f7f55d45b
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

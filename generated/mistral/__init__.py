@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  28e39753bf80c518
-#   text hash     b7de27f4d57dd9bc
+#   content hash  8cbc8b894236480e
+#   text hash     a443ed340d7f5531
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  28e39753bf80c518
-#   text hash     f78f09626f66c6f1
+#   content hash  8cbc8b894236480e
+#   text hash     2dc6f5e1476307a1
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

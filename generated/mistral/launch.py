@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  28e39753bf80c518
-#   text hash     1ac97aaeb06eca17
+#   content hash  8cbc8b894236480e
+#   text hash     b685f5edf118e1f9
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  28e39753bf80c518
-#   text hash     7d847d72bc28bc63
+#   content hash  8cbc8b894236480e
+#   text hash     4cfb25f8820368c9
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

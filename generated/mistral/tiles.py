@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  28e39753bf80c518
-#   text hash     a2c8ed46663b75b3
+#   content hash  8cbc8b894236480e
+#   text hash     964b5fc0db621768
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5645230222627c88
-#   text hash     4cd38f208f5ee5a0
+#   content hash  661e95094992c940
+#   text hash     277d6aaa90e27b4d
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

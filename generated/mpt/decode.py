@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5645230222627c88
-#   text hash     0d3b812daf07b9ce
+#   content hash  661e95094992c940
+#   text hash     fa1d7ca4e9a54569
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

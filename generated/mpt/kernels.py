@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5645230222627c88
-#   text hash     d3c13dfe6467102d
+#   content hash  661e95094992c940
+#   text hash     a9f63ca4886eb88a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

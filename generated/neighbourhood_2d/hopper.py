@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  67dd42d5ce24505b
-#   text hash     b5b456148c248c4f
+#   content hash  04af494ed97a41f3
+#   text hash     4bbbbd7d2d5993dd
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  67dd42d5ce24505b
-#   text hash     1b32e55025f2ccbe
+#   content hash  04af494ed97a41f3
+#   text hash     77d33e318070fab9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  67dd42d5ce24505b
-#   text hash     cf1d81eb616885ce
+#   content hash  04af494ed97a41f3
+#   text hash     4ddbf0807a737dc3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

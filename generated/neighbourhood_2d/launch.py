@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  67dd42d5ce24505b
-#   text hash     4e9c9bbd621b051c
+#   content hash  04af494ed97a41f3
+#   text hash     1cca6aeb4ac89a27
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

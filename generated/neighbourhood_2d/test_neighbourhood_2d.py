@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  67dd42d5ce24505b
-#   text hash     7e994fb11d39167b
+#   content hash  04af494ed97a41f3
+#   text hash     62580fd7baf22d28
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

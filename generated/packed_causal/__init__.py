@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fc15b4260d8820f9
-#   text hash     1ce8f22b729867dc
+#   content hash  9c22f25916a5466c
+#   text hash     a732378fe1fac97f
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fc15b4260d8820f9
-#   text hash     53f235890ecdb8e6
+#   content hash  9c22f25916a5466c
+#   text hash     de6a95cb1faaab4a
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

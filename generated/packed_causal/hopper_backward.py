@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fc15b4260d8820f9
-#   text hash     fb32f0d107b506af
+#   content hash  9c22f25916a5466c
+#   text hash     eed27be972a08161
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fc15b4260d8820f9
-#   text hash     c57e3ae441bc5a5d
+#   content hash  9c22f25916a5466c
+#   text hash     012b2f57ebd8f408
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

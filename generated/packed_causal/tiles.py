@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fc15b4260d8820f9
-#   text hash     d612cbf36ae4f3f2
+#   content hash  9c22f25916a5466c
+#   text hash     55fedbc7db489852
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3caae25e76e1f787
-#   text hash     3ec0a3abfd55db97
+#   content hash  6cb4454dfe3a50b3
+#   text hash     29419d60dc0823c2
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3caae25e76e1f787
-#   text hash     d58e8dfcdf30d0b7
+#   content hash  6cb4454dfe3a50b3
+#   text hash     efb73900b0d2eae3
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3caae25e76e1f787
-#   text hash     1458ee92f2395eb8
+#   content hash  6cb4454dfe3a50b3
+#   text hash     8b9acf2deb99ee22
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3caae25e76e1f787
-#   text hash     08c4902aaa245d54
+#   content hash  6cb4454dfe3a50b3
+#   text hash     04205362ab9499e3
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

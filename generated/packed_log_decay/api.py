@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  47db1b634c2956fe
-#   text hash     84b7ea4a2362527f
+#   content hash  fa12420532331686
+#   text hash     7aaf66fc8de32ca0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  47db1b634c2956fe
-#   text hash     dac89b8c9fc7cf0b
+#   content hash  fa12420532331686
+#   text hash     34d05b6a3e89b096
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  47db1b634c2956fe
-#   text hash     22273b4c5406193e
+#   content hash  fa12420532331686
+#   text hash     bcee43f261b19c52
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

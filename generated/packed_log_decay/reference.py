@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  47db1b634c2956fe
-#   text hash     9aa23d4394c9b9a2
+#   content hash  fa12420532331686
+#   text hash     a0c8cbc1dbc3c3e9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

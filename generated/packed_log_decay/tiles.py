@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  47db1b634c2956fe
-#   text hash     2c70af4152f7244f
+#   content hash  fa12420532331686
+#   text hash     d6b9a4dfbbccc043
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

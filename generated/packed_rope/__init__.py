@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  88da8b5ebe9afb8d
-#   text hash     e7d423c8f3a2334d
+#   content hash  f3b0804647445c44
+#   text hash     88928071adcbe202
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

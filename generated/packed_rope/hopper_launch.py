@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  88da8b5ebe9afb8d
-#   text hash     ae32bd921f47c8dc
+#   content hash  f3b0804647445c44
+#   text hash     f1a3867be62d6cb8
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

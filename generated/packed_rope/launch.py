@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  88da8b5ebe9afb8d
-#   text hash     c6af8b6b83b23a26
+#   content hash  f3b0804647445c44
+#   text hash     a76a13a268bb45b0
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

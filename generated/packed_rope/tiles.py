@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  88da8b5ebe9afb8d
-#   text hash     3cf877857f62cca8
+#   content hash  f3b0804647445c44
+#   text hash     983d3d34fdb8c5e2
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

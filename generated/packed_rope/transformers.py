@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  88da8b5ebe9afb8d
-#   text hash     dae13cde3de656c3
+#   content hash  f3b0804647445c44
+#   text hash     9a1d0e792343964b
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  91415948d3c3ac8e
-#   text hash     9e44e9014aa0e9aa
+#   content hash  0a4f0d097c260c56
+#   text hash     63cd3b86dc7fe06f
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

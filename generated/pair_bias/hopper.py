@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  91415948d3c3ac8e
-#   text hash     a7648ff5744f655b
+#   content hash  0a4f0d097c260c56
+#   text hash     10a563b4fc22b171
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

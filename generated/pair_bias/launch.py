@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  91415948d3c3ac8e
-#   text hash     8f35520008936f0d
+#   content hash  0a4f0d097c260c56
+#   text hash     202fe81d84165b2d
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  91415948d3c3ac8e
-#   text hash     5d278e098298426f
+#   content hash  0a4f0d097c260c56
+#   text hash     e89a4195a6eb68c1
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  91415948d3c3ac8e
-#   text hash     c2b502c5ab81dfb5
+#   content hash  0a4f0d097c260c56
+#   text hash     31dbf0a44d4d4c35
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  927e6e3cd8607592
-#   text hash     7f43488490e29439
+#   content hash  2983a2b2fd79749c
+#   text hash     8a026ad8a13e7c67
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  927e6e3cd8607592
-#   text hash     4a69e5a05bcf31db
+#   content hash  2983a2b2fd79749c
+#   text hash     103bf0f5dc65a127
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  927e6e3cd8607592
-#   text hash     861d4062980f64e5
+#   content hash  2983a2b2fd79749c
+#   text hash     5ab237391306419d
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  927e6e3cd8607592
-#   text hash     dab841008fdd1b95
+#   content hash  2983a2b2fd79749c
+#   text hash     fa02355b7c6f72d8
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  927e6e3cd8607592
-#   text hash     d0369291079ffcb1
+#   content hash  2983a2b2fd79749c
+#   text hash     2dc32be309206a1b
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  48cdf10d6b5f9d92
-#   text hash     750220f21bec1031
+#   content hash  c112297b7b0307c4
+#   text hash     a2e1093e3464a107
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  48cdf10d6b5f9d92
-#   text hash     1c6b8f1a9bba3746
+#   content hash  c112297b7b0307c4
+#   text hash     5d26f783127faa34
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

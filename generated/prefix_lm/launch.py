@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  48cdf10d6b5f9d92
-#   text hash     b296efbfd5bf3b81
+#   content hash  c112297b7b0307c4
+#   text hash     bf9c489282e0ad6f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  48cdf10d6b5f9d92
-#   text hash     5e46c6c54d05c7e2
+#   content hash  c112297b7b0307c4
+#   text hash     9d411b489b95e098
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

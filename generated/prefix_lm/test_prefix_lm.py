@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  48cdf10d6b5f9d92
-#   text hash     e27469d3b007c660
+#   content hash  c112297b7b0307c4
+#   text hash     91365017dc90b6ca
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

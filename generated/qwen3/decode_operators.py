@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ac3794f092c2696b
-#   text hash     57c2926c88ec0ea4
+#   content hash  84337d365bca8387
+#   text hash     4a67dbc717553cae
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

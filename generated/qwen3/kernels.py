@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ac3794f092c2696b
-#   text hash     bb3b4fb934122636
+#   content hash  84337d365bca8387
+#   text hash     0e8efe6dedce6677
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

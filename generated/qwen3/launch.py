@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ac3794f092c2696b
-#   text hash     dee791d6eee770ea
+#   content hash  84337d365bca8387
+#   text hash     44c65170acc725ef
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

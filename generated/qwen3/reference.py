@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ac3794f092c2696b
-#   text hash     9604c73ed26bf37e
+#   content hash  84337d365bca8387
+#   text hash     7774bef59afb03c0
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

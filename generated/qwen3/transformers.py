@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ac3794f092c2696b
-#   text hash     872f34790f539513
+#   content hash  84337d365bca8387
+#   text hash     d262df3b2ad98a20
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

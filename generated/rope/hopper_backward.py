@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  dd5449045fe7da17
-#   text hash     52585a13c8c40895
+#   content hash  5596f0c9d550484d
+#   text hash     316849f7a1795cb4
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  dd5449045fe7da17
-#   text hash     6204d48d553ab4d8
+#   content hash  5596f0c9d550484d
+#   text hash     1bade2e40ff50af4
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

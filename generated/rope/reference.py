@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  dd5449045fe7da17
-#   text hash     743657f5e7b23c2e
+#   content hash  5596f0c9d550484d
+#   text hash     ff68c52123f65052
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  dd5449045fe7da17
-#   text hash     ea70148c93b4a228
+#   content hash  5596f0c9d550484d
+#   text hash     aa21cf987805407b
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  dd5449045fe7da17
-#   text hash     3072d46ed69c0fdb
+#   content hash  5596f0c9d550484d
+#   text hash     7200ca3d0b0cc7fc
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

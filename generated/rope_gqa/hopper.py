@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8bbd1d9edb8d0bab
-#   text hash     4264d3fa1a0e56f6
+#   content hash  e964d0f2e5b467e9
+#   text hash     b53b5f0727afa904
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

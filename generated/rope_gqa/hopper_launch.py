@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8bbd1d9edb8d0bab
-#   text hash     f549d725b6723158
+#   content hash  e964d0f2e5b467e9
+#   text hash     835d7e50dffd3c69
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8bbd1d9edb8d0bab
-#   text hash     0736ba4ed5ef52ae
+#   content hash  e964d0f2e5b467e9
+#   text hash     12697a3b3525ea02
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

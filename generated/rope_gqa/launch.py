@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8bbd1d9edb8d0bab
-#   text hash     e35ae68e6c710a0f
+#   content hash  e964d0f2e5b467e9
+#   text hash     b2a4bb1f4716cb00
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

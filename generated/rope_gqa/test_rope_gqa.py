@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8bbd1d9edb8d0bab
-#   text hash     cf8dadaf72ff45da
+#   content hash  e964d0f2e5b467e9
+#   text hash     1d6efc57e97c7509
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ff9d095b4e41c477
-#   text hash     257aa489cb726c09
+#   content hash  b5fe81b55f6c86db
+#   text hash     aa47429a223df980
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ff9d095b4e41c477
-#   text hash     33081886f9b3a58a
+#   content hash  b5fe81b55f6c86db
+#   text hash     253fbf45c14e1c30
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ff9d095b4e41c477
-#   text hash     dad15ecaa27e6741
+#   content hash  b5fe81b55f6c86db
+#   text hash     4596edbaafe8b603
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ff9d095b4e41c477
-#   text hash     8377164e1b2c3969
+#   content hash  b5fe81b55f6c86db
+#   text hash     c635613c01b21628
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ff9d095b4e41c477
-#   text hash     b893690aace751f0
+#   content hash  b5fe81b55f6c86db
+#   text hash     7f149841be17de5f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  76fe26c24412bffe
-#   text hash     2962ff4e022419df
+#   content hash  f2e4ccbd9e142fef
+#   text hash     47aac351783b91cb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  76fe26c24412bffe
-#   text hash     abccbc484954da8c
+#   content hash  f2e4ccbd9e142fef
+#   text hash     7e90ae8de61fe499
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  76fe26c24412bffe
-#   text hash     03d22135c37fe1d0
+#   content hash  f2e4ccbd9e142fef
+#   text hash     2710b3d7abbee6a5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  76fe26c24412bffe
-#   text hash     3df92899fa350557
+#   content hash  f2e4ccbd9e142fef
+#   text hash     8471905a728d2a13
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  76fe26c24412bffe
-#   text hash     a1dae4566030b199
+#   content hash  f2e4ccbd9e142fef
+#   text hash     bd7438502d96f304
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f2eaf9f6fdca3e29
-#   text hash     2f910644f2e4a2f5
+#   content hash  cdc1ddd6a0920e26
+#   text hash     783da029b96b4517
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f2eaf9f6fdca3e29
-#   text hash     4ad33002049377ff
+#   content hash  cdc1ddd6a0920e26
+#   text hash     c07205fae2224888
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

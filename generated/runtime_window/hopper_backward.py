@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f2eaf9f6fdca3e29
-#   text hash     d718f094c3122371
+#   content hash  cdc1ddd6a0920e26
+#   text hash     4ec51b30b03c40c9
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

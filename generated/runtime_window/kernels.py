@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f2eaf9f6fdca3e29
-#   text hash     867aa76b354d5691
+#   content hash  cdc1ddd6a0920e26
+#   text hash     865428db48e95865
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f2eaf9f6fdca3e29
-#   text hash     ae41a8b4868147f7
+#   content hash  cdc1ddd6a0920e26
+#   text hash     125d32bfdad9aa23
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8d4fea60965b9de8
-#   text hash     fd75ae6fa92faba4
+#   content hash  d4e2bfae18714abc
+#   text hash     d70f8bf5af1ed8b5
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8d4fea60965b9de8
-#   text hash     c8a765eb4834d87a
+#   content hash  d4e2bfae18714abc
+#   text hash     731ff47398bb9f6f
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8d4fea60965b9de8
-#   text hash     4d9dace9a2a3469b
+#   content hash  d4e2bfae18714abc
+#   text hash     04ca5bbec97e9ac3
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

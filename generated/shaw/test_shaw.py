@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8d4fea60965b9de8
-#   text hash     09a94bd44ce4b0d2
+#   content hash  d4e2bfae18714abc
+#   text hash     2b5715e8e05f06e6
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8d4fea60965b9de8
-#   text hash     0d4800f15bcb447c
+#   content hash  d4e2bfae18714abc
+#   text hash     cc730830e7005206
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2ed68b1e2bd4e3cb
-#   text hash     fc2a10d81e013b39
+#   content hash  7d927a653849bfb5
+#   text hash     24e1f5f319598e62
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2ed68b1e2bd4e3cb
-#   text hash     4681bd0c2f8ec8f6
+#   content hash  7d927a653849bfb5
+#   text hash     05e62e8f69453893
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

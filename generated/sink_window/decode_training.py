@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2ed68b1e2bd4e3cb
-#   text hash     7714ee61c305d444
+#   content hash  7d927a653849bfb5
+#   text hash     1d0f2356ade49819
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

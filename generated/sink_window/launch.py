@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2ed68b1e2bd4e3cb
-#   text hash     ea6e47a4ab391574
+#   content hash  7d927a653849bfb5
+#   text hash     9b6a8bcd4afe4ab3
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2ed68b1e2bd4e3cb
-#   text hash     e4cd57e7b1048139
+#   content hash  7d927a653849bfb5
+#   text hash     879c5966c3c47ce9
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

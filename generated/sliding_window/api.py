@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  669b98ac85345b00
-#   text hash     8fd6c15bfe0a28ac
+#   content hash  a5d47189248adcbf
+#   text hash     d9af11c5fb5857d5
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

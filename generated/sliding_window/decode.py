@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  669b98ac85345b00
-#   text hash     00abf2e2b9227d1e
+#   content hash  a5d47189248adcbf
+#   text hash     c8c3fe9a38ce695e
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  669b98ac85345b00
-#   text hash     479ac743c7cf9d43
+#   content hash  a5d47189248adcbf
+#   text hash     d4e2157863741e9e
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  669b98ac85345b00
-#   text hash     7aec9618651c10a9
+#   content hash  a5d47189248adcbf
+#   text hash     3cacd47683832583
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

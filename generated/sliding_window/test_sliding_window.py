@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  669b98ac85345b00
-#   text hash     43ed8806d860efaa
+#   content hash  a5d47189248adcbf
+#   text hash     7bf6c172288621ce
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9f5bfc7e626179a6
-#   text hash     12b852a182b5e98a
+#   content hash  3deabc24208786a1
+#   text hash     78623ce7a5568ff7
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9f5bfc7e626179a6
-#   text hash     33c6113ea7a0eb10
+#   content hash  3deabc24208786a1
+#   text hash     20ee6d75b175f04f
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

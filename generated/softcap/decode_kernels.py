@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9f5bfc7e626179a6
-#   text hash     bd240ae0a72cc04d
+#   content hash  3deabc24208786a1
+#   text hash     79dc477a92aa19de
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

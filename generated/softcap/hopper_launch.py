@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9f5bfc7e626179a6
-#   text hash     99c22d7763ee2052
+#   content hash  3deabc24208786a1
+#   text hash     24b38184b235085e
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

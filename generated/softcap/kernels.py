@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9f5bfc7e626179a6
-#   text hash     e2779d33fd88fbd3
+#   content hash  3deabc24208786a1
+#   text hash     dbb828c01cb8e87f
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  52befc5c7be01276
-#   text hash     a8c22e16dc1d2c86
+#   content hash  ff0454f10ecff191
+#   text hash     4e7f46414008b5e2
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

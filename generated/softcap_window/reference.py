@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  52befc5c7be01276
-#   text hash     0dcb486500cb51b3
+#   content hash  ff0454f10ecff191
+#   text hash     66804c863a2f75cd
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  52befc5c7be01276
-#   text hash     bef7a731cb08bce6
+#   content hash  ff0454f10ecff191
+#   text hash     4e42536976e12ca3
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

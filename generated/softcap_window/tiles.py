@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  52befc5c7be01276
-#   text hash     ab77f0bbed412412
+#   content hash  ff0454f10ecff191
+#   text hash     bb39f1e069a9c9ad
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

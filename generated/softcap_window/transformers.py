@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  52befc5c7be01276
-#   text hash     9b9595cc48162197
+#   content hash  ff0454f10ecff191
+#   text hash     a3b333764e8fd4f8
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

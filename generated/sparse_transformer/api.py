@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  96ecade638975cbe
-#   text hash     8b36b374e3406e82
+#   content hash  fddc5f94942071f1
+#   text hash     51dde2ed07fcec73
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

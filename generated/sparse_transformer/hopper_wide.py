@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  96ecade638975cbe
-#   text hash     f672177b16d5a368
+#   content hash  fddc5f94942071f1
+#   text hash     f2cb5abfda84a8fa
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  96ecade638975cbe
-#   text hash     c8a5593ce22e5c68
+#   content hash  fddc5f94942071f1
+#   text hash     064fbccfd7acdc00
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  96ecade638975cbe
-#   text hash     ae2d967d9e25c58d
+#   content hash  fddc5f94942071f1
+#   text hash     fce3e5a714c4340f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  96ecade638975cbe
-#   text hash     47c1ed5a95820a53
+#   content hash  fddc5f94942071f1
+#   text hash     c34c20da15bc144b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9b8a975449c3dce6
-#   text hash     3f23280d5af89867
+#   content hash  6d83ccf7ebd13601
+#   text hash     826a479913057b33
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9b8a975449c3dce6
-#   text hash     a27647bb0ecc3604
+#   content hash  6d83ccf7ebd13601
+#   text hash     93a78db27e046404
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9b8a975449c3dce6
-#   text hash     26f858b92aa43231
+#   content hash  6d83ccf7ebd13601
+#   text hash     ef104caafc8a2f56
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9b8a975449c3dce6
-#   text hash     4620458dfcb6ee5c
+#   content hash  6d83ccf7ebd13601
+#   text hash     e4b9bd0e52c261fd
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

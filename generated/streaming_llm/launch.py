@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9b8a975449c3dce6
-#   text hash     519a9f3c27edd1e9
+#   content hash  6d83ccf7ebd13601
+#   text hash     15c04d71647f8102
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8d01c065480fefb6
-#   text hash     5599bfbdab57d20f
+#   content hash  f5c5af55cfca9cd3
+#   text hash     f2d9c5a64f8f9b96
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

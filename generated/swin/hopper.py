@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8d01c065480fefb6
-#   text hash     1c888d216c33d4d5
+#   content hash  f5c5af55cfca9cd3
+#   text hash     b4ae9b3ae31fc202
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8d01c065480fefb6
-#   text hash     df239c8c9048e229
+#   content hash  f5c5af55cfca9cd3
+#   text hash     773f6ad078f242a8
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

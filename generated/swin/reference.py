@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8d01c065480fefb6
-#   text hash     119af84ce3de5f58
+#   content hash  f5c5af55cfca9cd3
+#   text hash     32cf559e5ebfec11
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8d01c065480fefb6
-#   text hash     b0bbbae6dadc1b19
+#   content hash  f5c5af55cfca9cd3
+#   text hash     b2dc5c83eaf515bd
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

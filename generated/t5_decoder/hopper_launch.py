@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  07ecd1af3d0d0f17
-#   text hash     3386068d976b4866
+#   content hash  5ca0816e05f92fe6
+#   text hash     f3cc53ce5f416eb9
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  07ecd1af3d0d0f17
-#   text hash     73cc975372b71f4d
+#   content hash  5ca0816e05f92fe6
+#   text hash     23b0be940755bef2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  07ecd1af3d0d0f17
-#   text hash     801c16a43be792c2
+#   content hash  5ca0816e05f92fe6
+#   text hash     a722881386103ea8
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  07ecd1af3d0d0f17
-#   text hash     2e4763b57b84a6a7
+#   content hash  5ca0816e05f92fe6
+#   text hash     5cf22f2e5e5f2a56
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

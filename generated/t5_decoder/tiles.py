@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  07ecd1af3d0d0f17
-#   text hash     250f2cb74f455afe
+#   content hash  5ca0816e05f92fe6
+#   text hash     4e8507652bb87dff
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

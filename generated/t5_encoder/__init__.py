@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f5e236758708bb82
-#   text hash     bcd2c40e4f2a6e1d
+#   content hash  c4f7a986c14ea408
+#   text hash     3b9260d8bbeccadb
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

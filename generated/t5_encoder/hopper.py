@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f5e236758708bb82
-#   text hash     e7a91fa09f5c0a36
+#   content hash  c4f7a986c14ea408
+#   text hash     25dbae143a986d8f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f5e236758708bb82
-#   text hash     3e0d585645440aaf
+#   content hash  c4f7a986c14ea408
+#   text hash     0ee36e21800c0507
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

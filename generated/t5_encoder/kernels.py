@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f5e236758708bb82
-#   text hash     66705a26356791c4
+#   content hash  c4f7a986c14ea408
+#   text hash     7a6137c3b3d6681f
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

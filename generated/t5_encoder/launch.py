@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f5e236758708bb82
-#   text hash     d713c617fff6c6dd
+#   content hash  c4f7a986c14ea408
+#   text hash     8d23ab5d3b22bc2d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

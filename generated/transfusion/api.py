@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  69df8fc4b97b8d95
-#   text hash     2107f36fa1ee10d4
+#   content hash  1c88e4ed129a59e0
+#   text hash     0ec60c84146fb4f2
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  69df8fc4b97b8d95
-#   text hash     f0e31eb3b940441c
+#   content hash  1c88e4ed129a59e0
+#   text hash     226e47e47c49d505
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  69df8fc4b97b8d95
-#   text hash     85af599c1e97796d
+#   content hash  1c88e4ed129a59e0
+#   text hash     e4f2d80689129acf
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  69df8fc4b97b8d95
-#   text hash     ead755c7e25d8e08
+#   content hash  1c88e4ed129a59e0
+#   text hash     2ea8f2a8aed2986b
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

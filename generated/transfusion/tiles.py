@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  69df8fc4b97b8d95
-#   text hash     61b4bbc25ba6d325
+#   content hash  1c88e4ed129a59e0
+#   text hash     280357f254c6fc68
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

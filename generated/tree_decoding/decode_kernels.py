@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  50e8de309d039d28
-#   text hash     7491e53a893805c3
+#   content hash  d6f03d514a912e68
+#   text hash     a69dac103db8eff0
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

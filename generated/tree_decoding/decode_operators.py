@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  50e8de309d039d28
-#   text hash     b2951c734da970fd
+#   content hash  d6f03d514a912e68
+#   text hash     12289e2e016e9ec5
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  50e8de309d039d28
-#   text hash     43e23245df8e2305
+#   content hash  d6f03d514a912e68
+#   text hash     0f65b7bd6435b28d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

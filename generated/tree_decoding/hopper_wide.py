@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  50e8de309d039d28
-#   text hash     12266a719a80dc2f
+#   content hash  d6f03d514a912e68
+#   text hash     caaacc9011903eb1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

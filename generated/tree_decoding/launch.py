@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  50e8de309d039d28
-#   text hash     4948afd764d7ea33
+#   content hash  d6f03d514a912e68
+#   text hash     d3809a1ea2d751de
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from caches import Cache, Sequences, Values, expected
+from caches import Cache, Sequences, Values, expected, forget
 from devices import GPU
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -107,8 +107,7 @@ def test_bits_hang_on_no_other_programs(
     for least in (0, 2**30):
         monkeypatch.setattr(launch, "CROWD", least)
         monkeypatch.setattr(launch, "MANY_ROWS", least)
-        module.decode.CALLS.clear()
-        launch.runtime.LaunchCache.known.clear()
+        forget(module)
         found.append(
             module.decode.attend_with_cache(torch.cat(s.q), cache.k, cache.v, s.seq_lens, **cache.pages(), **more)
         )
@@ -176,8 +175,7 @@ class Latent:
     def ask(self, target: str) -> None:
         """Has calls take the kernels of a target."""
         self.monkeypatch.setenv("ATTNFORGE_TARGET", target)
-        self.runtime.LaunchCache.known.clear()
-        self.module.decode.CALLS.clear()
+        forget(self.module)
 
     def took(self) -> set[str]:
         """The modules of the kernels that attended since then."""

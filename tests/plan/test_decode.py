@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from caches import Cache, Sequences, Values, expected, package
+from caches import Cache, Sequences, Values, expected, forget, package
 
 from attnforge.source import resources
 
@@ -413,8 +413,7 @@ def test_bits_hang_on_no_other_heads_that_a_program_joins(
     found = []
     for rows, together in ((1, most), (1000, 1)):
         monkeypatch.setattr(launch, "MANY_ROWS", rows)
-        module.decode.CALLS.clear()
-        launch.runtime.LaunchCache.known.clear()
+        forget(module)
         assert launch.tile_of_join(5, torch.zeros(8, heads, 16), torch.zeros(1, 8, 1, 16))[-1] == together
         torch.manual_seed(0)
         found.append(decode(module, name, s, Cache(s), packed=True)[:2])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from .tiles import Tile, family
 
 Ways = tuple[tuple[int, int], tuple[int, int]]
-"""Warps and stages of a program with few others, and of one in a CROWD: no bits hang on them."""
+"""Warps and stages of a program with few others, and of one in a CROWD. No bits hang on which of both it has: partial
+sums are by the first number of warps."""
 Split = tuple[int, Ways, int]
 """Keys of a tile, warps and stages, and keys of a split."""
 Splits = tuple[Split, Split, Split]

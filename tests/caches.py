@@ -184,3 +184,10 @@ def expected(
         out, lse = package.reference(q[None], k[None], v[None], return_lse=True, **given(b))
         found.append((out[0], lse[0]))
     return [out for out, _ in found], [lse for _, lse in found]
+
+
+def at_odd_places(x: torch.Tensor) -> torch.Tensor:
+    """The same numbers of one byte in rows that begin at odd and at even places."""
+    wide = torch.empty(*x.shape[:-1], x.shape[-1] + 1, dtype=x.dtype, device=x.device)
+    wide[..., 1:] = x
+    return wide[..., 1:]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  75b0b2d39b7f33b5
-#   text hash     7a032d557dc9d086
+#   content hash  8c2b61be4f0df32c
+#   text hash     7cb4736f3fc69599
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  75b0b2d39b7f33b5
-#   text hash     3c4b6bbbe8543629
+#   content hash  8c2b61be4f0df32c
+#   text hash     d0f6b838252e6d52
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

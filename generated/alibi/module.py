@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  75b0b2d39b7f33b5
-#   text hash     51d02e665422cb17
+#   content hash  8c2b61be4f0df32c
+#   text hash     2ef4e41951b4b7b1
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  75b0b2d39b7f33b5
-#   text hash     7ae8e99037038eed
+#   content hash  8c2b61be4f0df32c
+#   text hash     545a694164507d27
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  75b0b2d39b7f33b5
-#   text hash     702abc24c2828c08
+#   content hash  8c2b61be4f0df32c
+#   text hash     66b65f7fc253670b
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b213ad3d7ce42aef
-#   text hash     227353737153afe7
+#   content hash  9a82b2f885ac03cc
+#   text hash     a1531e6b4fac89b2
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b213ad3d7ce42aef
-#   text hash     21a8306682277517
+#   content hash  9a82b2f885ac03cc
+#   text hash     2ae5d0d7351d4eda
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b213ad3d7ce42aef
-#   text hash     dd5ce53e721cb7c1
+#   content hash  9a82b2f885ac03cc
+#   text hash     2f37074a2d9854fc
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

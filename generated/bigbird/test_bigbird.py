@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b213ad3d7ce42aef
-#   text hash     42170a9800a03ae5
+#   content hash  9a82b2f885ac03cc
+#   text hash     a080a707b73d2a6b
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b213ad3d7ce42aef
-#   text hash     b1ad67ec178fdc43
+#   content hash  9a82b2f885ac03cc
+#   text hash     32bbefe28704377e
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d816ec45a5ef44cc
-#   text hash     897b472d7f3a7609
+#   content hash  566616541606cdf5
+#   text hash     470665305e5b1ab8
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d816ec45a5ef44cc
-#   text hash     fa2730de05d5728e
+#   content hash  566616541606cdf5
+#   text hash     035abbc7156ad97e
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d816ec45a5ef44cc
-#   text hash     018482f75c038020
+#   content hash  566616541606cdf5
+#   text hash     1d9d65f9ac93718e
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

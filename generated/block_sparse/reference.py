@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d816ec45a5ef44cc
-#   text hash     76bcb9fb8fee609b
+#   content hash  566616541606cdf5
+#   text hash     15cdbe85cbfbad29
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

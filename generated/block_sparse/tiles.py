@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d816ec45a5ef44cc
-#   text hash     733bfb3afe0f6bab
+#   content hash  566616541606cdf5
+#   text hash     20ec0c7d65e6dbf2
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9156f683979250bf
-#   text hash     9c80e03d7ce8dd0c
+#   content hash  faf12155b4bfaa47
+#   text hash     4dc141b4ea9d4339
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

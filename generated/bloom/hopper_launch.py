@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9156f683979250bf
-#   text hash     505a4fc7d906613e
+#   content hash  faf12155b4bfaa47
+#   text hash     fac0ec07480ad652
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9156f683979250bf
-#   text hash     3bebbc06e2426e4c
+#   content hash  faf12155b4bfaa47
+#   text hash     d76dd0917b3c7994
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

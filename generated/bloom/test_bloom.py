@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9156f683979250bf
-#   text hash     4d61ecaa8b56bb2c
+#   content hash  faf12155b4bfaa47
+#   text hash     80040cd440dd1505
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

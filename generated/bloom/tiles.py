@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9156f683979250bf
-#   text hash     36db4158e2a21562
+#   content hash  faf12155b4bfaa47
+#   text hash     acb992c2d2f7ae2a
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

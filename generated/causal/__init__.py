@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4567054963113dec
-#   text hash     afe66c095418754f
+#   content hash  5e053fa21e250d39
+#   text hash     60a42fe10aec0610
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

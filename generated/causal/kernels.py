@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4567054963113dec
-#   text hash     22016378b4429c5c
+#   content hash  5e053fa21e250d39
+#   text hash     941b72a22e508c5c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

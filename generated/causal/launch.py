@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4567054963113dec
-#   text hash     01e0cde640dc00fb
+#   content hash  5e053fa21e250d39
+#   text hash     96430840d24799f0
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

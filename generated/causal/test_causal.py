@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4567054963113dec
-#   text hash     f39f1d60f1bc9074
+#   content hash  5e053fa21e250d39
+#   text hash     b20326e49052ec8e
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

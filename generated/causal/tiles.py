@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4567054963113dec
-#   text hash     2f27e6e94d7e8e5c
+#   content hash  5e053fa21e250d39
+#   text hash     26decc9d39fb67ca
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

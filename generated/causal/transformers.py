@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4567054963113dec
-#   text hash     d3aa733a47225fcd
+#   content hash  5e053fa21e250d39
+#   text hash     65a09f62d038f334
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  12cebcd5008e97a8
-#   text hash     2ab9ff98f2928c7f
+#   content hash  f1dacec352755f50
+#   text hash     f9cbbb3b3bbc307e
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

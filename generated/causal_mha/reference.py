@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  12cebcd5008e97a8
-#   text hash     9bb127e85f96c3b7
+#   content hash  f1dacec352755f50
+#   text hash     5064e8c5ad31f991
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

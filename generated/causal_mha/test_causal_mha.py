@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  12cebcd5008e97a8
-#   text hash     7f19daec3f9577d2
+#   content hash  f1dacec352755f50
+#   text hash     23fd69f7ff7505bf
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

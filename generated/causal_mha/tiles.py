@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  12cebcd5008e97a8
-#   text hash     b0e2f4224c01c6d0
+#   content hash  f1dacec352755f50
+#   text hash     0a4279992f94bff2
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

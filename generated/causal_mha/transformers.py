@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  12cebcd5008e97a8
-#   text hash     2973e0c1e488af93
+#   content hash  f1dacec352755f50
+#   text hash     060e9999e91fa633
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

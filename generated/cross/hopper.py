@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  27065f170125ee98
-#   text hash     f13a40375bdbbf1f
+#   content hash  be4dc1dffd4b1f8f
+#   text hash     2d2789bd16c521c8
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

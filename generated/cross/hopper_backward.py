@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  27065f170125ee98
-#   text hash     2f15a21cc0d9c078
+#   content hash  be4dc1dffd4b1f8f
+#   text hash     6f5d178dd9127ff9
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

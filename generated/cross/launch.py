@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  27065f170125ee98
-#   text hash     9a09e0df4bf65db8
+#   content hash  be4dc1dffd4b1f8f
+#   text hash     2728b27cc7db5521
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  27065f170125ee98
-#   text hash     02f935c6304904f4
+#   content hash  be4dc1dffd4b1f8f
+#   text hash     47597704709ade70
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

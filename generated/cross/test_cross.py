@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  27065f170125ee98
-#   text hash     239fea4fc074225d
+#   content hash  be4dc1dffd4b1f8f
+#   text hash     b3c08de826bcd3b0
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

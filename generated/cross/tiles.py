@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  27065f170125ee98
-#   text hash     bb2bdb7f68e21099
+#   content hash  be4dc1dffd4b1f8f
+#   text hash     825bcb647829e7e3
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1dbb192ee538cbd3
-#   text hash     49bcf06ee17c908c
+#   content hash  dff3efa591095cbd
+#   text hash     1f43db7b5cfb32c6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

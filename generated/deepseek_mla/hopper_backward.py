@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1dbb192ee538cbd3
-#   text hash     c706efb7a7be6508
+#   content hash  dff3efa591095cbd
+#   text hash     cf455415a4f1bffd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

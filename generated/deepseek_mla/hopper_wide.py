@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1dbb192ee538cbd3
-#   text hash     53b25bf76aae9ba5
+#   content hash  dff3efa591095cbd
+#   text hash     ce987ac4b2557bdd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1dbb192ee538cbd3
-#   text hash     a0b4a70d3b692615
+#   content hash  dff3efa591095cbd
+#   text hash     42d0491744d4bd6d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1dbb192ee538cbd3
-#   text hash     16c4f47512a2e39c
+#   content hash  dff3efa591095cbd
+#   text hash     d847f985f351cee4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  773134c2d0ce2065
-#   text hash     ecb4555294ae2df1
+#   content hash  0d86eb750cfd4816
+#   text hash     8d2e23dc29089bce
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  773134c2d0ce2065
-#   text hash     62744168b601a213
+#   content hash  0d86eb750cfd4816
+#   text hash     7abb8798edc29c6e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -74,6 +74,7 @@ Symbols
     there                which of them are loaded; None: all
     TURNED               whether the rows of a tile stand as columns in products, as few do
     SUMS                 partial sums of each row's weights
+    IN_TWOS              whether float8 values are read two columns at a time
     BY_HEAD              whether float8 has one scale for all keys of a head
     FAR                  whether rows of a tile may stand 2**31 numbers apart
     CHUNK                splits that are added up one after the other
@@ -144,14 +145,20 @@ def key_span(q_first, q_last, k_len):
 
 
 @triton.jit
-def load_places(ptr, place, inside, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TURNED: tl.constexpr = False):
+def load_places(
+    ptr, place, inside, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TURNED: tl.constexpr = False,
+    IN_TWOS: tl.constexpr = False
+):  # fmt: skip
     """Load the rows at some places, as COLUMNS columns; 0 in rows that are not `inside`, if told, and past column WIDTH.
 
-    They are [places, COLUMNS], or where TURNED [COLUMNS, places].
+    They are [places, COLUMNS], or where TURNED [COLUMNS, places]. IN_TWOS a column is two bytes, as a whole number.
     """
     DOWN: tl.constexpr = 0 if TURNED else 1  # the axis along which places lack a size
     place, column = tl.expand_dims(place, DOWN), tl.expand_dims(tl.arange(0, COLUMNS), 1 - DOWN)
-    ptr += place + column
+    if IN_TWOS:
+        ptr = (ptr + place).to(tl.pointer_type(tl.int16)) + column
+    else:
+        ptr += place + column
     if inside is not None:
         rows = tl.load(ptr, mask=tl.expand_dims(inside, DOWN) & (column < WIDTH), other=0.0)
     elif WIDTH < COLUMNS:
@@ -226,9 +233,16 @@ def multiply(q_tile, k_tile, PRECISION: tl.constexpr, TURNED: tl.constexpr):
 
 
 @triton.jit
-def add_values(acc, p, v_tile, PRECISION: tl.constexpr, TURNED: tl.constexpr):
-    """The sum of values by row, acc, and the values of a tile by their weights; where TURNED, rows are the columns."""
-    if TURNED:
+def add_values(acc, p, v_tile, PRECISION: tl.constexpr, TURNED: tl.constexpr, IN_TWOS: tl.constexpr = False):
+    """The sum of values by row, acc, and the values of a tile by their weights; where TURNED, rows are the columns.
+
+    IN_TWOS v_tile is two tiles, of even columns and of odd ones.
+    """
+    if IN_TWOS:
+        even, odd = tl.split(acc.reshape([acc.shape[0], acc.shape[1] // 2, 2]))
+        even, odd = add_values(even, p, v_tile[0], PRECISION, TURNED), add_values(odd, p, v_tile[1], PRECISION, TURNED)
+        acc = tl.join(even, odd).reshape([acc.shape[0], acc.shape[1]])
+    elif TURNED:
         acc = add_product(acc.T, v_tile, p.T, PRECISION).T
     else:
         acc = add_product(acc, p, v_tile, PRECISION)
@@ -266,7 +280,7 @@ def attend(
     acc, m, l, page, q_tile, q_rest, k_start, q_unit, pages_ptr, k_scale_ptr, v_scale_ptr, keys, terms,
     PAGE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, REST: tl.constexpr, V_IN_K: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr,
-    FAR: tl.constexpr, TURNED: tl.constexpr, mixed
+    IN_TWOS: tl.constexpr, FAR: tl.constexpr, TURNED: tl.constexpr, mixed
 ):  # fmt: skip
     """Update the running softmax (acc, m, l) with those of a tile of keys that stand in [lo, hi); `page` moves on."""
     (
@@ -327,7 +341,7 @@ def attend(
     if v_scale_ptr is not None:
         v_scale_place = k_page * v_scale_stride_page + k_slot.to(tl.int64) * v_scale_stride_token
         p = p * tl.load(v_scale_ptr + v_scale_place, mask=inside, other=0.0)[None, :]
-    acc = add_values(acc, p.to(v_tile.dtype), v_tile, PRECISION, TURNED)  # [BLOCK_M, BLOCK_DV]
+    acc = add_values(acc, p.to(q_tile.dtype), v_tile, PRECISION, TURNED, IN_TWOS)  # [BLOCK_M, BLOCK_DV]
     return acc, m, l, page
 
 
@@ -353,7 +367,7 @@ def attend_split(
     GROUP: tl.constexpr, PAGE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, REST: tl.constexpr,
     PRECISION: tl.constexpr, V_IN_K: tl.constexpr, TURNED: tl.constexpr, SUMS: tl.constexpr,
-    BY_HEAD: tl.constexpr, FAR: tl.constexpr, OVERLAP: tl.constexpr
+    IN_TWOS: tl.constexpr, BY_HEAD: tl.constexpr, FAR: tl.constexpr, OVERLAP: tl.constexpr
 ):  # fmt: skip
     """Store what a split of the keys of one head gives to a tile of rows: its part of out, and of the LSE."""
     if OVERLAP:
@@ -433,7 +447,8 @@ def attend_split(
         mixed = (k_start < full_lo) | (k_start + BLOCK_N > full_hi)
         acc, m, l, page = attend(
             acc, m, l, page, q_tile, q_rest, k_start, q_unit, pages_ptr, k_scale_ptr, v_scale_ptr, keys, terms,
-            PAGE, D, DV, BLOCK_N, BLOCK_D, BLOCK_DV, REST, V_IN_K, PRECISION, SUMS, FAR, TURNED, mixed=mixed
+            PAGE, D, DV, BLOCK_N, BLOCK_D, BLOCK_DV, REST, V_IN_K, PRECISION, SUMS, IN_TWOS, FAR, TURNED,
+            mixed=mixed
         )  # fmt: skip
 
     # by pairs, whatever the warps

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  773134c2d0ce2065
-#   text hash     d4b7c2b849716866
+#   content hash  0d86eb750cfd4816
+#   text hash     07fd757414dee26c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  773134c2d0ce2065
-#   text hash     8ac5b99cedc808c5
+#   content hash  0d86eb750cfd4816
+#   text hash     40b7c5163bcceef5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c66e406ed49e8516
-#   text hash     0a9c55b77fbb914b
+#   content hash  07a807f52682bb25
+#   text hash     f6d7d21e9e9eba4a
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

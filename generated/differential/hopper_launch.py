@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c66e406ed49e8516
-#   text hash     131374d986e8f15a
+#   content hash  07a807f52682bb25
+#   text hash     314d60f0edbc1d1f
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c66e406ed49e8516
-#   text hash     bd6bb3832d1925fe
+#   content hash  07a807f52682bb25
+#   text hash     9ca84755b34ef146
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c66e406ed49e8516
-#   text hash     43ff38712a73523d
+#   content hash  07a807f52682bb25
+#   text hash     6e1035199c3ab7f6
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

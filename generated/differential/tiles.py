@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c66e406ed49e8516
-#   text hash     1c58873449cc36c3
+#   content hash  07a807f52682bb25
+#   text hash     e71ea549a409698c
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  45d29d54b3e4193f
-#   text hash     cfbe10373ee00a2a
+#   content hash  b9fa658b7506ad14
+#   text hash     020a68a05fa70b6e
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  45d29d54b3e4193f
-#   text hash     ce3bf6444f63b0c6
+#   content hash  b9fa658b7506ad14
+#   text hash     c1adaa23e3eb3dd3
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

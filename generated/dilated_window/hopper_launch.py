@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  45d29d54b3e4193f
-#   text hash     ac1fb51020416918
+#   content hash  b9fa658b7506ad14
+#   text hash     9a8ae58a6b1c7006
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  45d29d54b3e4193f
-#   text hash     9efc26ad9e9f5bf6
+#   content hash  b9fa658b7506ad14
+#   text hash     d295acb911401c35
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  45d29d54b3e4193f
-#   text hash     10a4c72b4a3c2c5c
+#   content hash  b9fa658b7506ad14
+#   text hash     8dadcf3f1bcf26f1
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

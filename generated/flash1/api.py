@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  cbba421d6de0e121
-#   text hash     5b6416b34426589d
+#   content hash  21af776bbbd1db45
+#   text hash     c6cd0d9898bcd696
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

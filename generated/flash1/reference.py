@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  cbba421d6de0e121
-#   text hash     83b32f27bb977d4e
+#   content hash  21af776bbbd1db45
+#   text hash     1b10da6c9d163505
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  cbba421d6de0e121
-#   text hash     3f58ea92fee3086d
+#   content hash  21af776bbbd1db45
+#   text hash     00dbfe382fb6ca94
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

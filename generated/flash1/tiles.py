@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  cbba421d6de0e121
-#   text hash     e03141a5f0eadc78
+#   content hash  21af776bbbd1db45
+#   text hash     7eb6cded1fdf0dd5
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

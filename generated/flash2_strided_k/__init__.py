@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6d2b3a3e82b34e13
-#   text hash     7a56154792e2a0c6
+#   content hash  8e851c51956c4290
+#   text hash     8697ec61c0e5cef9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6d2b3a3e82b34e13
-#   text hash     b05ac92509f1bd5f
+#   content hash  8e851c51956c4290
+#   text hash     f2b26e26560dfdc5
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

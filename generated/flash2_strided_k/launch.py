@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6d2b3a3e82b34e13
-#   text hash     08e5585d9e6c2377
+#   content hash  8e851c51956c4290
+#   text hash     872784c9425f2408
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6d2b3a3e82b34e13
-#   text hash     1291fe491b620ac2
+#   content hash  8e851c51956c4290
+#   text hash     4f92fbec284ace21
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6d2b3a3e82b34e13
-#   text hash     71f997e4b3a538fb
+#   content hash  8e851c51956c4290
+#   text hash     5cf5cd4a4be96443
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5f9de003d43f03dd
-#   text hash     96044823c944e664
+#   content hash  f168a0eb78e31e92
+#   text hash     bdc6aa37e7a236dd
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

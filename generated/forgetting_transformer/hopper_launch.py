@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5f9de003d43f03dd
-#   text hash     fe891d414c013cf7
+#   content hash  f168a0eb78e31e92
+#   text hash     b83bf8c973be7aa2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5f9de003d43f03dd
-#   text hash     4fc790b508112c3f
+#   content hash  f168a0eb78e31e92
+#   text hash     ecd4f92bf3e571a1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5f9de003d43f03dd
-#   text hash     8fa7151c59ea40ca
+#   content hash  f168a0eb78e31e92
+#   text hash     790ea5c29638d9de
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

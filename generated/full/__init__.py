@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  67754a14619ec463
-#   text hash     e46c7f4a165963a8
+#   content hash  4154223b6632ca59
+#   text hash     313e5f222a6ea93d
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

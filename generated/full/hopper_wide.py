@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  67754a14619ec463
-#   text hash     ba58232bad2f5048
+#   content hash  4154223b6632ca59
+#   text hash     f3391c95b23a023e
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

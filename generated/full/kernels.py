@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  67754a14619ec463
-#   text hash     4e0e4144744fd648
+#   content hash  4154223b6632ca59
+#   text hash     77ddd2617cfe7768
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

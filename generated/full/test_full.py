@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  67754a14619ec463
-#   text hash     3d2ce02e62f39f13
+#   content hash  4154223b6632ca59
+#   text hash     7966c732ed2818d4
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

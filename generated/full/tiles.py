@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  67754a14619ec463
-#   text hash     06e5b7fed1d01728
+#   content hash  4154223b6632ca59
+#   text hash     7fc2d89b1a981115
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  67754a14619ec463
-#   text hash     6529c63eb40f2ebf
+#   content hash  4154223b6632ca59
+#   text hash     fda21549ed0cd927
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  688c77cacd45ac6b
-#   text hash     bc0e90d427b2e0dd
+#   content hash  56bbff8eb5eec6d0
+#   text hash     5936aafc05f02ada
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

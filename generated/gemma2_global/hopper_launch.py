@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  688c77cacd45ac6b
-#   text hash     c93afeeea7bd3cca
+#   content hash  56bbff8eb5eec6d0
+#   text hash     54afd1df25d8cc8a
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

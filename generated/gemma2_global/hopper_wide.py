@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  688c77cacd45ac6b
-#   text hash     5ffbf5ea0ef41ba2
+#   content hash  56bbff8eb5eec6d0
+#   text hash     baf01eefa3031eb9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  688c77cacd45ac6b
-#   text hash     dc0a156cc3f0505c
+#   content hash  56bbff8eb5eec6d0
+#   text hash     12a15fbd7b3040df
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  688c77cacd45ac6b
-#   text hash     37e13482cf3a3dd2
+#   content hash  56bbff8eb5eec6d0
+#   text hash     a542f609fbd604f2
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

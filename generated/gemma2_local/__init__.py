@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b381a11e637c63de
-#   text hash     e37edceb9aa88743
+#   content hash  68dd3e1e9390fcfb
+#   text hash     7aed903f1b50c451
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b381a11e637c63de
-#   text hash     088a7980efeafb30
+#   content hash  68dd3e1e9390fcfb
+#   text hash     c90ad09fc5e04834
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

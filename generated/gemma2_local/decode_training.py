@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b381a11e637c63de
-#   text hash     0142567c363e29dc
+#   content hash  68dd3e1e9390fcfb
+#   text hash     c24017e894a6bed8
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

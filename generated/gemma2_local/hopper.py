@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b381a11e637c63de
-#   text hash     04356ec0d5002bf5
+#   content hash  68dd3e1e9390fcfb
+#   text hash     40d2598ff07b33f5
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b381a11e637c63de
-#   text hash     81b44b9e80b5661f
+#   content hash  68dd3e1e9390fcfb
+#   text hash     33fd3b19b2059e20
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  cb5c9ef7e42c1c9e
-#   text hash     94308e31672ca57f
+#   content hash  f1acd973a0cac586
+#   text hash     10148a843d8da0c8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  cb5c9ef7e42c1c9e
-#   text hash     71fb781cd300d282
+#   content hash  f1acd973a0cac586
+#   text hash     4531e515526e30b8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  cb5c9ef7e42c1c9e
-#   text hash     b772d19130f30819
+#   content hash  f1acd973a0cac586
+#   text hash     ff268ac05b7cb736
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  cb5c9ef7e42c1c9e
-#   text hash     3940d477dbe63dbb
+#   content hash  f1acd973a0cac586
+#   text hash     e7bd152454df8e88
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

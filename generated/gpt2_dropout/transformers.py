@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  cb5c9ef7e42c1c9e
-#   text hash     60b326659b5582dc
+#   content hash  f1acd973a0cac586
+#   text hash     99ece8e5c30b2d92
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

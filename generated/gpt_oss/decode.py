@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  53d08cc28dede978
-#   text hash     412a0d94b5d710fa
+#   content hash  d3b8abca6020c82f
+#   text hash     c6e682b0fd10502a
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  53d08cc28dede978
-#   text hash     72a5e2a7030f01e5
+#   content hash  d3b8abca6020c82f
+#   text hash     87b8e0d6e36081e9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

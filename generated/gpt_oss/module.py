@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  53d08cc28dede978
-#   text hash     b82b7c7be4cb1e25
+#   content hash  d3b8abca6020c82f
+#   text hash     90f60f3ccba99e13
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  53d08cc28dede978
-#   text hash     4f36d020aa1d4d7e
+#   content hash  d3b8abca6020c82f
+#   text hash     209dfe266e9c7108
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  53d08cc28dede978
-#   text hash     1b0c9992e9c0b0a9
+#   content hash  d3b8abca6020c82f
+#   text hash     a2102ae9e2e4ff59
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

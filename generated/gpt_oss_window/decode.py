@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  71605c03b25778ac
-#   text hash     6ece5a11fbadf1c8
+#   content hash  ce00dea5d8bedad7
+#   text hash     ad755c480d9192d6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  71605c03b25778ac
-#   text hash     8870d48f5be05c7f
+#   content hash  ce00dea5d8bedad7
+#   text hash     6a1fbe3c4e4db5dc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -71,6 +71,7 @@ Symbols
     there                which of them are loaded; None: all
     TURNED               whether the rows of a tile stand as columns in products, as few do
     SUMS                 partial sums of each row's weights
+    IN_TWOS              whether float8 values are read two columns at a time
     BY_HEAD              whether float8 has one scale for all keys of a head
     FAR                  whether rows of a tile may stand 2**31 numbers apart
     CHUNK                splits that are added up one after the other
@@ -141,14 +142,20 @@ def key_span(q_first, q_last, k_len):
 
 
 @triton.jit
-def load_places(ptr, place, inside, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TURNED: tl.constexpr = False):
+def load_places(
+    ptr, place, inside, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TURNED: tl.constexpr = False,
+    IN_TWOS: tl.constexpr = False
+):  # fmt: skip
     """Load the rows at some places, as COLUMNS columns; 0 in rows that are not `inside`, if told, and past column WIDTH.
 
-    They are [places, COLUMNS], or where TURNED [COLUMNS, places].
+    They are [places, COLUMNS], or where TURNED [COLUMNS, places]. IN_TWOS a column is two bytes, as a whole number.
     """
     DOWN: tl.constexpr = 0 if TURNED else 1  # the axis along which places lack a size
     place, column = tl.expand_dims(place, DOWN), tl.expand_dims(tl.arange(0, COLUMNS), 1 - DOWN)
-    ptr += place + column
+    if IN_TWOS:
+        ptr = (ptr + place).to(tl.pointer_type(tl.int16)) + column
+    else:
+        ptr += place + column
     if inside is not None:
         rows = tl.load(ptr, mask=tl.expand_dims(inside, DOWN) & (column < WIDTH), other=0.0)
     elif WIDTH < COLUMNS:
@@ -156,6 +163,27 @@ def load_places(ptr, place, inside, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, 
     else:
         rows = tl.load(ptr)
     return rows
+
+
+@triton.jit
+def load_twos(ptr, place, inside, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
+    """Load turned rows of float8 as `load_places` does, as float16: their even columns, and their odd ones.
+
+    On the way from shared memory two bytes at a time can be turned, but not one.
+    """
+    both = load_places(ptr, place, inside, WIDTH // 2, COLUMNS // 2, TURNED=True, IN_TWOS=True)
+    if INTERPRETED:
+        even, odd = both & 255, both >> 8 & 255
+        even, odd = [x.to(tl.uint8).to(ptr.dtype.element_ty, bitcast=True).to(tl.float16) for x in (even, odd)]
+    else:
+        # of two numbers at a time: bytes of even columns side by side, and those of odd ones
+        code: tl.constexpr = """{
+            .reg .b32 sorted; .reg .b16 low, high;
+            prmt.b32 sorted, $2, 0, 0x3120; mov.b32 {low, high}, sorted;
+            cvt.rn.f16x2.e4m3x2 $0, low; cvt.rn.f16x2.e4m3x2 $1, high;
+        }"""
+        even, odd = tl.inline_asm_elementwise(code, "=r,=r,r", [both], (tl.float16, tl.float16), True, 2)
+    return even, odd
 
 
 @triton.jit
@@ -223,9 +251,16 @@ def multiply(q_tile, k_tile, PRECISION: tl.constexpr, TURNED: tl.constexpr):
 
 
 @triton.jit
-def add_values(acc, p, v_tile, PRECISION: tl.constexpr, TURNED: tl.constexpr):
-    """The sum of values by row, acc, and the values of a tile by their weights; where TURNED, rows are the columns."""
-    if TURNED:
+def add_values(acc, p, v_tile, PRECISION: tl.constexpr, TURNED: tl.constexpr, IN_TWOS: tl.constexpr = False):
+    """The sum of values by row, acc, and the values of a tile by their weights; where TURNED, rows are the columns.
+
+    IN_TWOS v_tile is two tiles, of even columns and of odd ones.
+    """
+    if IN_TWOS:
+        even, odd = tl.split(acc.reshape([acc.shape[0], acc.shape[1] // 2, 2]))
+        even, odd = add_values(even, p, v_tile[0], PRECISION, TURNED), add_values(odd, p, v_tile[1], PRECISION, TURNED)
+        acc = tl.join(even, odd).reshape([acc.shape[0], acc.shape[1]])
+    elif TURNED:
         acc = add_product(acc.T, v_tile, p.T, PRECISION).T
     else:
         acc = add_product(acc, p, v_tile, PRECISION)
@@ -286,8 +321,8 @@ def load_rotated(
 def attend(
     acc, m, l, page, q_tile, k_start, q_unit, pages_ptr, k_scale_ptr, v_scale_ptr, keys, terms,
     PAGE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr, FAR: tl.constexpr, TURNED: tl.constexpr,
-    mixed
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr, IN_TWOS: tl.constexpr, FAR: tl.constexpr,
+    TURNED: tl.constexpr, mixed
 ):  # fmt: skip
     """Update the running softmax (acc, m, l) with those of a tile of keys that stand in [lo, hi); `page` moves on."""
     (
@@ -324,7 +359,10 @@ def attend(
     if q_unit is not None:
         score = score * q_unit[:, None]
     # [BLOCK_N, BLOCK_DV], or where TURNED [BLOCK_DV, BLOCK_N]
-    v_tile = load_places(v_ptr, v_place, there, DV, BLOCK_DV, TURNED).to(q_tile.dtype)
+    if IN_TWOS:
+        v_tile = load_twos(v_ptr, v_place, there, DV, BLOCK_DV)
+    else:
+        v_tile = load_places(v_ptr, v_place, there, DV, BLOCK_DV, TURNED).to(q_tile.dtype)
     score = score * scale_log2
     if mixed:
         keep = inside[None, :]
@@ -343,7 +381,7 @@ def attend(
     if v_scale_ptr is not None:
         v_scale_place = k_page * v_scale_stride_page + k_slot.to(tl.int64) * v_scale_stride_token
         p = p * tl.load(v_scale_ptr + v_scale_place, mask=inside, other=0.0)[None, :]
-    acc = add_values(acc, p.to(v_tile.dtype), v_tile, PRECISION, TURNED)  # [BLOCK_M, BLOCK_DV]
+    acc = add_values(acc, p.to(q_tile.dtype), v_tile, PRECISION, TURNED, IN_TWOS)  # [BLOCK_M, BLOCK_DV]
     return acc, m, l, page
 
 
@@ -371,7 +409,8 @@ def attend_split(
     pages_stride_sequence, k_places, tokens, longest, Hq, splits, split_size, GROUP: tl.constexpr,
     PAGE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, PAIRS: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
-    TURNED: tl.constexpr, SUMS: tl.constexpr, BY_HEAD: tl.constexpr, FAR: tl.constexpr, OVERLAP: tl.constexpr
+    TURNED: tl.constexpr, SUMS: tl.constexpr, IN_TWOS: tl.constexpr, BY_HEAD: tl.constexpr, FAR: tl.constexpr,
+    OVERLAP: tl.constexpr
 ):  # fmt: skip
     """Store what a split of the keys of one head gives to a tile of rows: its part of out, and of the LSE."""
     if OVERLAP:
@@ -445,7 +484,7 @@ def attend_split(
         mixed = (k_start < full_lo) | (k_start + BLOCK_N > full_hi)
         acc, m, l, page = attend(
             acc, m, l, page, q_tile, k_start, q_unit, pages_ptr, k_scale_ptr, v_scale_ptr, keys, terms, PAGE, D,
-            DV, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, SUMS, FAR, TURNED, mixed=mixed
+            DV, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, SUMS, IN_TWOS, FAR, TURNED, mixed=mixed
         )  # fmt: skip
 
     # by pairs, whatever the warps

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  71605c03b25778ac
-#   text hash     8446f25df4bfa77c
+#   content hash  ce00dea5d8bedad7
+#   text hash     e447bef9d4ac4ea0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

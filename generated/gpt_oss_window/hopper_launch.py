@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  71605c03b25778ac
-#   text hash     98d22ebc21223012
+#   content hash  ce00dea5d8bedad7
+#   text hash     bb92743d39350286
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

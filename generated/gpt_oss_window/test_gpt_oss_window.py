@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  71605c03b25778ac
-#   text hash     730d2b2e477cd919
+#   content hash  ce00dea5d8bedad7
+#   text hash     b7ebba56aaa76b15
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  71605c03b25778ac
-#   text hash     b87650d75f74d6b6
+#   content hash  ce00dea5d8bedad7
+#   text hash     c63b8844715ca509
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

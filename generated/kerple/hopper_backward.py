@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6c561f579066f24b
-#   text hash     77a174864fc24831
+#   content hash  28d864f9c47b1407
+#   text hash     ae7511d7fcd9c07e
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6c561f579066f24b
-#   text hash     9066b79f9887b3c6
+#   content hash  28d864f9c47b1407
+#   text hash     46d66c524d7767c2
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6c561f579066f24b
-#   text hash     227782cc1d9acf95
+#   content hash  28d864f9c47b1407
+#   text hash     f1029f2ab4ade6b5
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

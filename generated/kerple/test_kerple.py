@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6c561f579066f24b
-#   text hash     b9470fab2dee8425
+#   content hash  28d864f9c47b1407
+#   text hash     c2b5cca773af07bd
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6c561f579066f24b
-#   text hash     34733d5b005469e9
+#   content hash  28d864f9c47b1407
+#   text hash     eb388b2bfc8e9503
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  862f7167c72299bf
-#   text hash     6fb7f4e7f4bc8846
+#   content hash  065baf5d6ee5faa0
+#   text hash     ab0d44036184dee1
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

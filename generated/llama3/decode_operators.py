@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  862f7167c72299bf
-#   text hash     b870d00055cd62c7
+#   content hash  065baf5d6ee5faa0
+#   text hash     1130926868817cdd
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

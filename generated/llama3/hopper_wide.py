@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  862f7167c72299bf
-#   text hash     6030981a9a41f8f4
+#   content hash  065baf5d6ee5faa0
+#   text hash     1011e1b62c240718
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  862f7167c72299bf
-#   text hash     0f68746e764da672
+#   content hash  065baf5d6ee5faa0
+#   text hash     95a793b772503146
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

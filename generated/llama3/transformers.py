@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  862f7167c72299bf
-#   text hash     126340468e90b560
+#   content hash  065baf5d6ee5faa0
+#   text hash     10c598ab2779c1d8
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

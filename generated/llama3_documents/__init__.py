@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d80af3b7d3a1fec6
-#   text hash     1aa8b10fcd49ca46
+#   content hash  4c102bd03c948411
+#   text hash     9bf47fdeb6c8e7d6
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d80af3b7d3a1fec6
-#   text hash     65e40c8d2cf218af
+#   content hash  4c102bd03c948411
+#   text hash     bb0afc4e44bc8b61
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d80af3b7d3a1fec6
-#   text hash     18b181caaad80464
+#   content hash  4c102bd03c948411
+#   text hash     8f4f75154d56be73
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

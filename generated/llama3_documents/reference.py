@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d80af3b7d3a1fec6
-#   text hash     0c21659d326d3a2e
+#   content hash  4c102bd03c948411
+#   text hash     6445b3d7958002fc
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d80af3b7d3a1fec6
-#   text hash     80b81cf5eae65a9f
+#   content hash  4c102bd03c948411
+#   text hash     c92292553e96109d
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  161672be35af853d
-#   text hash     1799a2e13a5c9090
+#   content hash  901450acb871c05f
+#   text hash     a98f4a74f010e70a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

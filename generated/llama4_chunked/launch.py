@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  161672be35af853d
-#   text hash     f6671b2200fb65c9
+#   content hash  901450acb871c05f
+#   text hash     a4176e1e7b6ff7fe
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

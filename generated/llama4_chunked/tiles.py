@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  161672be35af853d
-#   text hash     6af9cf11f41a2b32
+#   content hash  901450acb871c05f
+#   text hash     b84adbd42f6c68df
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

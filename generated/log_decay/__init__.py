@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6b19528f78a4b129
-#   text hash     16dfc830ec9365a4
+#   content hash  8a842b89a55119f9
+#   text hash     8649cf6e826f05f5
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

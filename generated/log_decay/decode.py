@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6b19528f78a4b129
-#   text hash     9d606316c3666da4
+#   content hash  8a842b89a55119f9
+#   text hash     b743053e7808d3fa
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6b19528f78a4b129
-#   text hash     77f58a78aa06662b
+#   content hash  8a842b89a55119f9
+#   text hash     5b458fc4a0e9afda
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

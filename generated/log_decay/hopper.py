@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6b19528f78a4b129
-#   text hash     a93da56f5281da5e
+#   content hash  8a842b89a55119f9
+#   text hash     8a91478f9f0d86ea
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6b19528f78a4b129
-#   text hash     419568a2b545267b
+#   content hash  8a842b89a55119f9
+#   text hash     c867d473ad6bfff5
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  04d8c0dadcb346a2
-#   text hash     50b8e0357661a566
+#   content hash  73559bc4eb29d781
+#   text hash     83ce7b52e9309eea
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

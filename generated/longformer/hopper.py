@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  04d8c0dadcb346a2
-#   text hash     ba1e5d5d257dba3c
+#   content hash  73559bc4eb29d781
+#   text hash     c96aa2db381105ad
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

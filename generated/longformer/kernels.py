@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  04d8c0dadcb346a2
-#   text hash     c822699776243365
+#   content hash  73559bc4eb29d781
+#   text hash     a5f2f1c78c6359e9
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

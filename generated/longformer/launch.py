@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  04d8c0dadcb346a2
-#   text hash     52410a08a52a0c96
+#   content hash  73559bc4eb29d781
+#   text hash     c85627b8a1b6f033
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

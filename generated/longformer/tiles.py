@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  04d8c0dadcb346a2
-#   text hash     a423331f7f55d45b
+#   content hash  73559bc4eb29d781
+#   text hash     8e21817c247bd1b1
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

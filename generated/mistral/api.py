@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8cbc8b894236480e
-#   text hash     db39177c1d60eff1
+#   content hash  4357f546cc1e4db7
+#   text hash     d0fae4fd4ab5963a
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8cbc8b894236480e
-#   text hash     4aa4a3e83ed97da3
+#   content hash  4357f546cc1e4db7
+#   text hash     212cf65005cc1ac1
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8cbc8b894236480e
-#   text hash     976d3f99a4353b09
+#   content hash  4357f546cc1e4db7
+#   text hash     b8ee6b14eb7b8c3d
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

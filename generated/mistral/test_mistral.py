@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8cbc8b894236480e
-#   text hash     4cfb25f8820368c9
+#   content hash  4357f546cc1e4db7
+#   text hash     a34ec941bb2682ce
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8cbc8b894236480e
-#   text hash     964b5fc0db621768
+#   content hash  4357f546cc1e4db7
+#   text hash     28aab5d0bc70bf56
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

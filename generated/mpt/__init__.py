@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  661e95094992c940
-#   text hash     277d6aaa90e27b4d
+#   content hash  72991b56a4cf8ca4
+#   text hash     37b66363391096b9
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

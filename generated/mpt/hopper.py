@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  661e95094992c940
-#   text hash     9355de9fed6450e7
+#   content hash  72991b56a4cf8ca4
+#   text hash     3f017e178c722dd6
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

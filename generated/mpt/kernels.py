@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  661e95094992c940
-#   text hash     a9f63ca4886eb88a
+#   content hash  72991b56a4cf8ca4
+#   text hash     e85af3b2ddbc639f
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

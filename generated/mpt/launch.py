@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  661e95094992c940
-#   text hash     53e0e278f47b129f
+#   content hash  72991b56a4cf8ca4
+#   text hash     e0875a3c3aa6aea5
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  661e95094992c940
-#   text hash     6dc3d5a5657633c9
+#   content hash  72991b56a4cf8ca4
+#   text hash     0b3016a455e50d05
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  661e95094992c940
-#   text hash     e7b580f215613207
+#   content hash  72991b56a4cf8ca4
+#   text hash     43b4563090b8447c
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

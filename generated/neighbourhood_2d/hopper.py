@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  04af494ed97a41f3
-#   text hash     4bbbbd7d2d5993dd
+#   content hash  bf918362f784f470
+#   text hash     3159cd1882c1398d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

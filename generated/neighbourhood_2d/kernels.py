@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  04af494ed97a41f3
-#   text hash     4ddbf0807a737dc3
+#   content hash  bf918362f784f470
+#   text hash     4ee26804e9b8c600
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

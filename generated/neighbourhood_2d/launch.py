@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  04af494ed97a41f3
-#   text hash     1cca6aeb4ac89a27
+#   content hash  bf918362f784f470
+#   text hash     3cb1a7ab51a09715
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

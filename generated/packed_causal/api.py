@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9c22f25916a5466c
-#   text hash     de6a95cb1faaab4a
+#   content hash  b650c3e8f83d4a98
+#   text hash     2cc6d4aec365bc47
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9c22f25916a5466c
-#   text hash     b9e85abcfa57e3ff
+#   content hash  b650c3e8f83d4a98
+#   text hash     5d6e7cd85e2680ca
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

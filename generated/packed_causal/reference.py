@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9c22f25916a5466c
-#   text hash     0f368b5cbcc8ab70
+#   content hash  b650c3e8f83d4a98
+#   text hash     387eb0fdffd88d73
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

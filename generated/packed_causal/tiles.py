@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9c22f25916a5466c
-#   text hash     55fedbc7db489852
+#   content hash  b650c3e8f83d4a98
+#   text hash     ad66ede0a0a90063
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

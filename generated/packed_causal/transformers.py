@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9c22f25916a5466c
-#   text hash     49a074459b5f30b6
+#   content hash  b650c3e8f83d4a98
+#   text hash     5b130b12a0e221d4
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6cb4454dfe3a50b3
-#   text hash     950205e8dc6120a0
+#   content hash  31d8496728bbb805
+#   text hash     dcde898574b1e08e
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

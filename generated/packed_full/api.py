@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6cb4454dfe3a50b3
-#   text hash     29419d60dc0823c2
+#   content hash  31d8496728bbb805
+#   text hash     764e4f3bf75994d5
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

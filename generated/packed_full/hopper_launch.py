@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6cb4454dfe3a50b3
-#   text hash     26b2c0b53a69ced9
+#   content hash  31d8496728bbb805
+#   text hash     b039a76f575df17a
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

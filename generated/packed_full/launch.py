@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6cb4454dfe3a50b3
-#   text hash     a0bb2bc0c205594e
+#   content hash  31d8496728bbb805
+#   text hash     5f34b8f584ed3d3e
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6cb4454dfe3a50b3
-#   text hash     eff6b402eebbbb92
+#   content hash  31d8496728bbb805
+#   text hash     d5c7dae8dd7685af
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  fa12420532331686
-#   text hash     339cf958db1e1578
+#   content hash  022d9438ebbb6d23
+#   text hash     eef82509d6a9ce7f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  fa12420532331686
-#   text hash     34d05b6a3e89b096
+#   content hash  022d9438ebbb6d23
+#   text hash     ab1fb43c0990174c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  fa12420532331686
-#   text hash     a0c8cbc1dbc3c3e9
+#   content hash  022d9438ebbb6d23
+#   text hash     da85f7b8097c90c1
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f3b0804647445c44
-#   text hash     c4cd32d9d0c29542
+#   content hash  46863700febcd55a
+#   text hash     c0fab6e385db124f
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

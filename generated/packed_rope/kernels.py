@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f3b0804647445c44
-#   text hash     e7a284d0192e8d01
+#   content hash  46863700febcd55a
+#   text hash     407f20acd814363b
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

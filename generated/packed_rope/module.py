@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f3b0804647445c44
-#   text hash     efd9d9e6153b986c
+#   content hash  46863700febcd55a
+#   text hash     a2fe8af427b65d4f
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

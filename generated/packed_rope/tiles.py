@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f3b0804647445c44
-#   text hash     983d3d34fdb8c5e2
+#   content hash  46863700febcd55a
+#   text hash     6cec0a4bf0f3d58c
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

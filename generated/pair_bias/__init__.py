@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0a4f0d097c260c56
-#   text hash     9718fa246679ce4c
+#   content hash  29ad6c7071a48fd9
+#   text hash     13611d71324f946f
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

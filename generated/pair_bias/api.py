@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0a4f0d097c260c56
-#   text hash     63cd3b86dc7fe06f
+#   content hash  29ad6c7071a48fd9
+#   text hash     c5e2c7578f6186de
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0a4f0d097c260c56
-#   text hash     e89a4195a6eb68c1
+#   content hash  29ad6c7071a48fd9
+#   text hash     8eaa8580e2eca9fe
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

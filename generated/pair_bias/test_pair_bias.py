@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0a4f0d097c260c56
-#   text hash     2235a8465b679fbe
+#   content hash  29ad6c7071a48fd9
+#   text hash     28c7b8cbad4331ac
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0a4f0d097c260c56
-#   text hash     4e5da3c8bb1d44d7
+#   content hash  29ad6c7071a48fd9
+#   text hash     88a6dafa403c1cc2
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2983a2b2fd79749c
-#   text hash     1d2306db511f3a86
+#   content hash  23baab03a3e8e213
+#   text hash     aae7ea9d75d7a7fe
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

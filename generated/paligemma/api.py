@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2983a2b2fd79749c
-#   text hash     8a026ad8a13e7c67
+#   content hash  23baab03a3e8e213
+#   text hash     2168a6d4fd91e108
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

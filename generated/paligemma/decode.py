@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2983a2b2fd79749c
-#   text hash     c5a8cc1d5b241b8c
+#   content hash  23baab03a3e8e213
+#   text hash     710395dd31f5d4cd
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

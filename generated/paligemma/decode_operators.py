@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2983a2b2fd79749c
-#   text hash     3203445c5e966526
+#   content hash  23baab03a3e8e213
+#   text hash     6c84608cdedc64cc
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2983a2b2fd79749c
-#   text hash     a3a6cfded2705aad
+#   content hash  23baab03a3e8e213
+#   text hash     4fadf6d2af4eb251
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

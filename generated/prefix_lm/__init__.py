@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c112297b7b0307c4
-#   text hash     c67d94fa8d58bdcb
+#   content hash  f1892d6b48c7a3ec
+#   text hash     a35c378f1dab76d9
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

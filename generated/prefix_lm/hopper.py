@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c112297b7b0307c4
-#   text hash     7c82f46e852ab66c
+#   content hash  f1892d6b48c7a3ec
+#   text hash     3a9e29a33856bf41
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c112297b7b0307c4
-#   text hash     15481598e97d9c6e
+#   content hash  f1892d6b48c7a3ec
+#   text hash     c7a95149dbff65d5
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c112297b7b0307c4
-#   text hash     9d411b489b95e098
+#   content hash  f1892d6b48c7a3ec
+#   text hash     ce84779a6c829d32
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

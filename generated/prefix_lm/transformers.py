@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c112297b7b0307c4
-#   text hash     f4a52874a4c09717
+#   content hash  f1892d6b48c7a3ec
+#   text hash     12c2e7c9bb53ac8d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

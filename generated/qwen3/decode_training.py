@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  84337d365bca8387
-#   text hash     d120187e3b2be275
+#   content hash  cbc7f3c7e76b8d7d
+#   text hash     9e5aa2dff96bf1b2
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

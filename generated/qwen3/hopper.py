@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  84337d365bca8387
-#   text hash     6748cf63620b92f0
+#   content hash  cbc7f3c7e76b8d7d
+#   text hash     16fdbe54188b6dc9
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

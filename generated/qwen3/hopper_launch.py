@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  84337d365bca8387
-#   text hash     f03a90614a864279
+#   content hash  cbc7f3c7e76b8d7d
+#   text hash     535a20cbcaefa44b
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

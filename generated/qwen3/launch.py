@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  84337d365bca8387
-#   text hash     44c65170acc725ef
+#   content hash  cbc7f3c7e76b8d7d
+#   text hash     e0581712080f0390
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

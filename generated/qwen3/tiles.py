@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  84337d365bca8387
-#   text hash     5678d8f6119f9b04
+#   content hash  cbc7f3c7e76b8d7d
+#   text hash     86530abcd0f1c1c9
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5596f0c9d550484d
-#   text hash     9738f31fa6d65f0a
+#   content hash  7650030ba4b00873
+#   text hash     d14100eb16c739f2
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5596f0c9d550484d
-#   text hash     316849f7a1795cb4
+#   content hash  7650030ba4b00873
+#   text hash     50bbf426903a5c1c
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

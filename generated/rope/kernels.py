@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5596f0c9d550484d
-#   text hash     84d3a6900d3f4310
+#   content hash  7650030ba4b00873
+#   text hash     98c1be7cd45a03b8
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

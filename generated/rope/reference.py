@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5596f0c9d550484d
-#   text hash     ff68c52123f65052
+#   content hash  7650030ba4b00873
+#   text hash     dbea1364987296c9
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

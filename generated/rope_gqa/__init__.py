@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e964d0f2e5b467e9
-#   text hash     66af595be6843312
+#   content hash  5ac18b7568c0d506
+#   text hash     beb69ef7307285be
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e964d0f2e5b467e9
-#   text hash     b53b5f0727afa904
+#   content hash  5ac18b7568c0d506
+#   text hash     1a3fc19e6da12c83
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

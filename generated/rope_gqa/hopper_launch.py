@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e964d0f2e5b467e9
-#   text hash     835d7e50dffd3c69
+#   content hash  5ac18b7568c0d506
+#   text hash     078d693e5a622ba5
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e964d0f2e5b467e9
-#   text hash     53620d8a2cb0c346
+#   content hash  5ac18b7568c0d506
+#   text hash     f61fb8a521e76d94
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b5fe81b55f6c86db
-#   text hash     d246445fdf6bfec6
+#   content hash  944f86809e00f8b8
+#   text hash     38bdb19e9fd54a45
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b5fe81b55f6c86db
-#   text hash     d224c8bd3f3cdd52
+#   content hash  944f86809e00f8b8
+#   text hash     af1328dd137f9070
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b5fe81b55f6c86db
-#   text hash     253fbf45c14e1c30
+#   content hash  944f86809e00f8b8
+#   text hash     3818f68564d1485e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b5fe81b55f6c86db
-#   text hash     5acb56d8c57497a9
+#   content hash  944f86809e00f8b8
+#   text hash     8e3710779faace14
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

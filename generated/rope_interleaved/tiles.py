@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b5fe81b55f6c86db
-#   text hash     7f149841be17de5f
+#   content hash  944f86809e00f8b8
+#   text hash     6bb2dd6f7124e608
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

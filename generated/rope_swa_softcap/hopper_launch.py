@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f2e4ccbd9e142fef
-#   text hash     a7166ea6b9f364fd
+#   content hash  6013f502278241da
+#   text hash     8be2ebc9472d52a1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f2e4ccbd9e142fef
-#   text hash     bd7438502d96f304
+#   content hash  6013f502278241da
+#   text hash     bc4377392e2ac02f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

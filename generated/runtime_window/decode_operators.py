@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cdc1ddd6a0920e26
-#   text hash     783da029b96b4517
+#   content hash  819eaff8cfd15a14
+#   text hash     e092cf3d2ba2ee80
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

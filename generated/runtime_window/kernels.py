@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cdc1ddd6a0920e26
-#   text hash     865428db48e95865
+#   content hash  819eaff8cfd15a14
+#   text hash     2551596d51371c5a
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cdc1ddd6a0920e26
-#   text hash     d9377139536e548e
+#   content hash  819eaff8cfd15a14
+#   text hash     f595355e65ddd13f
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

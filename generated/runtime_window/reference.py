@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cdc1ddd6a0920e26
-#   text hash     125d32bfdad9aa23
+#   content hash  819eaff8cfd15a14
+#   text hash     d1834223790b06fc
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

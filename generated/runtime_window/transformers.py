@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cdc1ddd6a0920e26
-#   text hash     c0e8119c9ddac1f3
+#   content hash  819eaff8cfd15a14
+#   text hash     02419ce70e7ecb8c
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

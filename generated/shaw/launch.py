@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d4e2bfae18714abc
-#   text hash     0c170c8987e41897
+#   content hash  c8d2d1ada98ef4a0
+#   text hash     53862d56f18deac9
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d4e2bfae18714abc
-#   text hash     431ea21ba9a2410d
+#   content hash  c8d2d1ada98ef4a0
+#   text hash     e79fe76c687bb7ac
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

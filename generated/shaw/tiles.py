@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d4e2bfae18714abc
-#   text hash     cc730830e7005206
+#   content hash  c8d2d1ada98ef4a0
+#   text hash     0db044bb529b220b
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

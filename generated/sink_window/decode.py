@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7d927a653849bfb5
-#   text hash     f5e572559997d871
+#   content hash  ce3898a5dc32ff52
+#   text hash     9a1248bcdb5b7149
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7d927a653849bfb5
-#   text hash     1d0f2356ade49819
+#   content hash  ce3898a5dc32ff52
+#   text hash     564536547b7d94be
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7d927a653849bfb5
-#   text hash     b749276a82cb9f23
+#   content hash  ce3898a5dc32ff52
+#   text hash     006f3bff1c712621
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

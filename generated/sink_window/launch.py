@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7d927a653849bfb5
-#   text hash     9b6a8bcd4afe4ab3
+#   content hash  ce3898a5dc32ff52
+#   text hash     553b897e89fe61cf
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7d927a653849bfb5
-#   text hash     64518bb40c13f056
+#   content hash  ce3898a5dc32ff52
+#   text hash     ea0fae66edc8f8a4
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

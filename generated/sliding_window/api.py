@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a5d47189248adcbf
-#   text hash     d9af11c5fb5857d5
+#   content hash  f91417593133351c
+#   text hash     f67be05694a3ba51
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

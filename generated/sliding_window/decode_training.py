@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a5d47189248adcbf
-#   text hash     8c6a62f8ddac8288
+#   content hash  f91417593133351c
+#   text hash     f809d80600bea850
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a5d47189248adcbf
-#   text hash     129ede51952bf3f7
+#   content hash  f91417593133351c
+#   text hash     8f28b1086212c1be
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a5d47189248adcbf
-#   text hash     9ab37345e4692a72
+#   content hash  f91417593133351c
+#   text hash     fe1d4dd26bc4f7b3
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3deabc24208786a1
-#   text hash     652084a535a154c3
+#   content hash  7e2e415c83d26376
+#   text hash     8b2b12e2f446d3de
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3deabc24208786a1
-#   text hash     24b38184b235085e
+#   content hash  7e2e415c83d26376
+#   text hash     54b8c624f508fa94
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3deabc24208786a1
-#   text hash     97fa6758e9a6bf08
+#   content hash  7e2e415c83d26376
+#   text hash     773afde644cd4940
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

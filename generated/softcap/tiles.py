@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3deabc24208786a1
-#   text hash     00502408175d30f8
+#   content hash  7e2e415c83d26376
+#   text hash     e1e5408ae2f62427
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

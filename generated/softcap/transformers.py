@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3deabc24208786a1
-#   text hash     2935189f96861063
+#   content hash  7e2e415c83d26376
+#   text hash     8789c705cca2622e
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

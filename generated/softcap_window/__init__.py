@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ff0454f10ecff191
-#   text hash     fc51cc951850d55a
+#   content hash  367f712950f4b4b9
+#   text hash     4e0a8788929eecea
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

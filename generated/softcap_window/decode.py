@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ff0454f10ecff191
-#   text hash     18896cfa76fb24d3
+#   content hash  367f712950f4b4b9
+#   text hash     436502196d25c370
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

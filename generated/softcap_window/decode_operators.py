@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ff0454f10ecff191
-#   text hash     9f62bf1ef67466ab
+#   content hash  367f712950f4b4b9
+#   text hash     e5cac9457c6fe09d
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ff0454f10ecff191
-#   text hash     35a9e45ffed3baf6
+#   content hash  367f712950f4b4b9
+#   text hash     114c2c68ac9e1da4
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

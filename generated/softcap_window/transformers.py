@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ff0454f10ecff191
-#   text hash     a3b333764e8fd4f8
+#   content hash  367f712950f4b4b9
+#   text hash     f7080517939acd99
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fddc5f94942071f1
-#   text hash     91c21b920709b927
+#   content hash  52918606ab6b0a12
+#   text hash     0bc514e376fc8b7a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fddc5f94942071f1
-#   text hash     fc4cc12fa9ce63b6
+#   content hash  52918606ab6b0a12
+#   text hash     d057d7bfbd7c421c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

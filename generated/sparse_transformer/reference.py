@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fddc5f94942071f1
-#   text hash     064fbccfd7acdc00
+#   content hash  52918606ab6b0a12
+#   text hash     fb7bec5ae1e5dd48
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fddc5f94942071f1
-#   text hash     fce3e5a714c4340f
+#   content hash  52918606ab6b0a12
+#   text hash     054da83d65a99b01
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

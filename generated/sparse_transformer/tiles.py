@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fddc5f94942071f1
-#   text hash     c34c20da15bc144b
+#   content hash  52918606ab6b0a12
+#   text hash     d1f3a66d2939cdc4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6d83ccf7ebd13601
-#   text hash     3e42591db5e45310
+#   content hash  a23c51efb316ec33
+#   text hash     89b3578a6ad5093a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

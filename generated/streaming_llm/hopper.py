@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6d83ccf7ebd13601
-#   text hash     ef104caafc8a2f56
+#   content hash  a23c51efb316ec33
+#   text hash     2c5f1acdffca95a1
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

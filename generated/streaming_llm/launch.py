@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6d83ccf7ebd13601
-#   text hash     15c04d71647f8102
+#   content hash  a23c51efb316ec33
+#   text hash     c274d5a410a01099
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6d83ccf7ebd13601
-#   text hash     30a79da927a0bbb4
+#   content hash  a23c51efb316ec33
+#   text hash     bb947b3fdb06e801
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

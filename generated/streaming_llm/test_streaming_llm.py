@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6d83ccf7ebd13601
-#   text hash     489e6c92383fb09a
+#   content hash  a23c51efb316ec33
+#   text hash     a4e3d62ea98cc4d3
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f5c5af55cfca9cd3
-#   text hash     f2d9c5a64f8f9b96
+#   content hash  74dc6de89d600137
+#   text hash     c22a74d6fc7974e6
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

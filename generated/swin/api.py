@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f5c5af55cfca9cd3
-#   text hash     15eefc6ccd19c2e0
+#   content hash  74dc6de89d600137
+#   text hash     22fee9c89551b1eb
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f5c5af55cfca9cd3
-#   text hash     0c7896e9258f505e
+#   content hash  74dc6de89d600137
+#   text hash     cd73cc7b70c3b413
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

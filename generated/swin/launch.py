@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f5c5af55cfca9cd3
-#   text hash     b481dbf9fdc7605f
+#   content hash  74dc6de89d600137
+#   text hash     46128406eed60bf1
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f5c5af55cfca9cd3
-#   text hash     32cf559e5ebfec11
+#   content hash  74dc6de89d600137
+#   text hash     c5ec1ef4b5fc93e9
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

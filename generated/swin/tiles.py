@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f5c5af55cfca9cd3
-#   text hash     b2dc5c83eaf515bd
+#   content hash  74dc6de89d600137
+#   text hash     68e0a63c7e49c211
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5ca0816e05f92fe6
-#   text hash     f2aedbf6d30dd247
+#   content hash  7da455f23b398326
+#   text hash     6073399dc909cde9
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5ca0816e05f92fe6
-#   text hash     f3cc53ce5f416eb9
+#   content hash  7da455f23b398326
+#   text hash     451fe5167395657b
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

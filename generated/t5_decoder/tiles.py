@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5ca0816e05f92fe6
-#   text hash     4e8507652bb87dff
+#   content hash  7da455f23b398326
+#   text hash     22c8b6bdd08eeaa8
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c4f7a986c14ea408
-#   text hash     d7d835be025179a5
+#   content hash  ba1ae6a84615e7ed
+#   text hash     51435737d84bdb35
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c4f7a986c14ea408
-#   text hash     0ee36e21800c0507
+#   content hash  ba1ae6a84615e7ed
+#   text hash     ce34e79470d8a3c7
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c4f7a986c14ea408
-#   text hash     7a6137c3b3d6681f
+#   content hash  ba1ae6a84615e7ed
+#   text hash     f4bf2bdeeaa97f63
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c4f7a986c14ea408
-#   text hash     6676b55fc49c57f6
+#   content hash  ba1ae6a84615e7ed
+#   text hash     6e6e8ee8d637b2b8
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

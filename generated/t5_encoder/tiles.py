@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c4f7a986c14ea408
-#   text hash     3c87c42fcf359bf3
+#   content hash  ba1ae6a84615e7ed
+#   text hash     3865e02d0c4a0caf
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1c88e4ed129a59e0
-#   text hash     e4f2d80689129acf
+#   content hash  7ac662f02ecfbf67
+#   text hash     4231a3c58c636829
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

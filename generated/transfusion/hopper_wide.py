@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1c88e4ed129a59e0
-#   text hash     c1cde9a964ab4a5c
+#   content hash  7ac662f02ecfbf67
+#   text hash     f4b0b29c03645b63
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

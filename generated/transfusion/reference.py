@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1c88e4ed129a59e0
-#   text hash     3befbf6c1eeb75d5
+#   content hash  7ac662f02ecfbf67
+#   text hash     27d8986d39e5180a
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

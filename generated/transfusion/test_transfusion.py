@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1c88e4ed129a59e0
-#   text hash     7b4ecbe006ac7617
+#   content hash  7ac662f02ecfbf67
+#   text hash     6948d3300363592e
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

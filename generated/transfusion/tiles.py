@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1c88e4ed129a59e0
-#   text hash     280357f254c6fc68
+#   content hash  7ac662f02ecfbf67
+#   text hash     52b972f10f1f0e57
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

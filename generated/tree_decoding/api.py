@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d6f03d514a912e68
-#   text hash     f708253ab73017f6
+#   content hash  e430265962b42901
+#   text hash     b807b6e0e9deda46
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

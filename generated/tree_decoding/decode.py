@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d6f03d514a912e68
-#   text hash     0a1a45f9be7b8754
+#   content hash  e430265962b42901
+#   text hash     2362bf416e70d5b8
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

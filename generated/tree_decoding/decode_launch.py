@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d6f03d514a912e68
-#   text hash     866461087243caeb
+#   content hash  e430265962b42901
+#   text hash     33a9baf5e3980718
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -22,9 +22,9 @@ SPLITS_16BIT = {
     512: ((16, ((4, 3), (4, 3)), 256), (16, ((4, 3), (4, 3)), 1024), (16, ((8, 3), (8, 3)), 1024)),
 }
 SPLITS_FLOAT8 = {
-    64: ((128, ((4, 2), (4, 3)), 512), (32, ((2, 3), (1, 3)), 1024), (64, ((4, 4), (4, 4)), 2048)),
-    128: ((64, ((4, 2), (2, 3)), 256), (64, ((2, 3), (2, 3)), 1024), (32, ((4, 4), (4, 4)), 2048)),
-    256: ((32, ((4, 3), (2, 2)), 256), (32, ((2, 3), (2, 3)), 1024), (32, ((8, 3), (8, 3)), 1024)),
+    64: ((128, ((4, 3), (2, 3)), 512), (32, ((2, 3), (1, 3)), 1024), (64, ((4, 4), (4, 4)), 2048)),
+    128: ((64, ((4, 3), (2, 3)), 256), (64, ((2, 3), (2, 3)), 1024), (32, ((4, 4), (4, 4)), 2048)),
+    256: ((32, ((4, 3), (4, 3)), 256), (32, ((2, 3), (2, 3)), 1024), (32, ((8, 3), (8, 3)), 1024)),
     512: ((16, ((4, 3), (4, 3)), 256), (16, ((4, 3), (4, 3)), 1024), (16, ((8, 3), (8, 3)), 1024)),
 }
 SPLITS_FP32 = {
@@ -75,9 +75,20 @@ def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
 
 
 def is_crowd(programs, v):
-    """Whether there are so many programs that each does best with few warps, which leave room for more of them."""
-    columns = programs * runtime.padded_width(v)
+    """Whether there are so many programs that each does best with few warps, which leave room for more of them.
+
+    Of float8, programs of 64 columns are as good as those of 128.
+    """
+    columns = programs * max(runtime.padded_width(v), 128 if v.element_size() == 1 else 0)
     return not runtime.INTERPRETED and columns >= CROWD * runtime.multiprocessors(v.device)
+
+
+def in_twos(q, v):
+    """Whether values are float8 of which two columns can be read at a time; their keys are added in another order."""
+    if v.element_size() != 1 or q.dtype == torch.float32 or v.shape[-1] % 2 or v.shape[-1] <= 16:
+        return False
+    places = v.data_ptr(), *v.stride()[:-1]
+    return not any(x % 2 for x in places) and (runtime.INTERPRETED or runtime.capability(q.device) >= (8, 9))
 
 
 def tile_of_join(splits, q, v):
@@ -156,7 +167,7 @@ def attend(
             GROUP=q.shape[-2] // k.shape[-2], PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1],
             DV=v.shape[-1], PAIRS=cos.shape[1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
             BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q), TURNED=block_m <= FEW,
-            SUMS=min(8 * alone[0], block_n // 2) if block_m <= FEW else 8,
+            SUMS=min(8 * alone[0], block_n // 2) if block_m <= FEW else 8, IN_TWOS=block_m <= FEW and in_twos(q, v),
             BY_HEAD=k_scale is not None and k_scale.shape[1] * k_scale.shape[2] == 1,
             FAR=max(k.stride(1), v.stride(1)) >= 2**24, OVERLAP=runtime.overlaps(q.device), num_warps=warps,
             num_stages=stages,

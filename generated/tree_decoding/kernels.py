@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d6f03d514a912e68
-#   text hash     98cfa7b4accc9209
+#   content hash  e430265962b42901
+#   text hash     d63fde056b120652
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

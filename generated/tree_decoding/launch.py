@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d6f03d514a912e68
-#   text hash     d3809a1ea2d751de
+#   content hash  e430265962b42901
+#   text hash     b0f9c3edd52f5712
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

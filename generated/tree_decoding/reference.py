@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d6f03d514a912e68
-#   text hash     2cd7808cdef96594
+#   content hash  e430265962b42901
+#   text hash     fa60fd4078ed8baa
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -55,6 +55,42 @@ def test_kernels_compile(compiler: Compiler, tmp_path: Path, name: str, width: i
     assert shared >= 2 * 2 * (16 if width >= 256 else 32) * width * 2
 
 
+FLOAT8 = """
+import sys
+from pathlib import Path
+import unformatted
+from attnforge.gpu import compile
+target = compile.targets(["sm_90"])["sm_90"]
+
+folder = Path(sys.argv[1])
+cases = unformatted.launches(folder / "some.yaml", folder, int(sys.argv[2]), "bf16").of("sm_90")
+(case,) = (x for x in cases if x.name == "attend_split")
+types = dict.fromkeys(("k_ptr", "v_ptr"), "*fp8e4nv") | dict.fromkeys(("k_scale_ptr", "v_scale_ptr"), "*fp32")
+constants = {name: x for name, x in case.constants.items() if name not in types}
+for twos in (False, True):
+    given = {**constants, "BY_HEAD": True, "IN_TWOS": twos}
+    made, log = compile.compiled(case._replace(signature=case.signature | types, constants=given), target)
+    found = compile.figures(made, log, target)
+    ptx = made.asm["ptx"]
+    print(found.spills, ptx.count("ld.shared.b8"), ptx.count(".trans."), ptx.count("cp.async.cg"))
+"""
+
+
+@pytest.mark.parametrize(("name", "width"), [("causal", 64), ("causal", 96), ("causal", 256), ("drafted", 128)])
+def test_values_of_float8_are_turned_two_bytes_at_a_time(
+    compiler: Compiler, tmp_path: Path, name: str, width: int
+) -> None:
+    (tmp_path / "some.yaml").write_text(f"name: some\nexports: [decode]\n{SPECS[name]}\n")
+    ones, twos = ([int(x) for x in line.split()] for line in compiler.run(FLOAT8, tmp_path, str(width)))
+    assert ones[1] >= 64
+    spills, bytes_alone, turned, copies = twos
+    assert spills <= 8
+    assert bytes_alone < 16
+    assert turned > ones[2]
+    # keys and values come while others are multiplied, 16 bytes at a time
+    assert copies >= ones[3] // 2
+
+
 SUMS = """
 import sys
 from pathlib import Path

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from caches import Cache, Sequences, Values, expected, forget
+from caches import Cache, Sequences, Values, at_odd_places, expected, forget
 from devices import GPU
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -386,6 +386,32 @@ def test_caches_of_float8(form: str) -> None:
     given = {"k_scale": scales[0], "v_scale": scales[1], **cache.pages()}
     out = decoding.attend_with_cache(torch.cat(s.q), cache.k, cache.v, s.seq_lens, **given)
     check(list(out.split(1)), expected(module, s)[0], 6e-3)
+
+
+@pytest.mark.skipif(GPU and torch.cuda.get_device_capability() < (8, 9), reason="needs a GPU that knows float8_e4m3fn")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("page", [0, 16, 64])
+@pytest.mark.parametrize("width", [32, 64, 96, 128, 256])
+@pytest.mark.parametrize("split_size", [None, 1024])
+def test_values_of_float8_are_read_two_columns_at_a_time(
+    split_size: int | None, width: int, page: int, dtype: torch.dtype
+) -> None:
+    """All numbers of float8."""
+    s = Sequences(LENGTHS, [1] * len(LENGTHS), HEADS, KV_HEADS, width, device="cuda", dtype=dtype)
+    module, launch = load("causal"), importlib.import_module("generated.causal.decode_launch")
+    cache, one = Cache(s, page or 16, paged=bool(page)), torch.tensor(1.0, device="cuda")
+    bits = torch.arange(cache.k.numel(), device="cuda")
+    bits = bits * 7 % 127 + (bits * 3 + bits // 127) % 2 * 128
+    cache.k, cache.v = (x.to(torch.uint8).view(torch.float8_e4m3fn).view(cache.k.shape) for x in (bits, bits.flip(0)))
+    given = {"k_scale": one, "v_scale": one, "scale": 0.001, "return_lse": True, "split_size": split_size}
+    found = []
+    for v in (cache.v, at_odd_places(cache.v)):
+        assert launch.in_twos(s.q[0], v) == (v is cache.v)
+        found.append(module.decode.attend_with_cache(torch.cat(s.q), cache.k, v, s.seq_lens, **cache.pages(), **given))
+    (even, even_lse), (odd, odd_lse) = found
+    assert torch.equal(even_lse, odd_lse) and not even.isnan().any()
+    # keys are added in another order, and sums rounded
+    torch.testing.assert_close(even, odd, rtol=2 * torch.finfo(dtype).eps, atol=2e-3)
 
 
 @pytest.mark.skipif(GPU and torch.cuda.get_device_capability() < (8, 9), reason="needs a GPU that knows float8_e4m3fn")

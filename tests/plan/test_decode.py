@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from caches import Cache, Sequences, Values, expected, forget, package
+from caches import Cache, Sequences, Values, at_odd_places, expected, forget, package
 
 from attnforge.source import resources
 
@@ -754,6 +754,25 @@ def test_caches_of_float8(variant: Callable[[str], ModuleType], form: str) -> No
     wanted, wanted_lse = expected(variant("plain"), s)
     for x, y in zip((*out, *lse), (*wanted, *wanted_lse), strict=True):
         torch.testing.assert_close(x, y, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(("new", "page"), [(1, 16), (3, 0), (12, 64)])
+def test_values_of_float8_are_read_two_columns_at_a_time(
+    variant: Callable[[str], ModuleType], new: int, page: int
+) -> None:
+    """All numbers of float8, by few rows, which stand as columns, and by many, whose columns are read one by one."""
+    module, s = variant("window"), Sequences([100, 64, 40], [new] * 3, width=34, dtype=torch.float16)
+    launch = importlib.import_module(f"{module.__name__}.decode_launch")
+    cache, one = Cache(s, page or 16, paged=bool(page)), torch.tensor(1.0)
+    bits = torch.arange(cache.k.numel()) * 7 % 127 + torch.arange(cache.k.numel()) % 2 * 128
+    cache.k, cache.v = (x.to(torch.uint8).view(torch.float8_e4m3fn).view(cache.k.shape) for x in (bits, bits.flip(0)))
+    given = {"k_scale": one, "v_scale": one, "scale": 0.001, "return_lse": True, **cache.pages()}
+    found = []
+    for v in (cache.v, at_odd_places(cache.v)):
+        assert launch.in_twos(s.q[0], v) == (v is cache.v) and not launch.in_twos(s.q[0].float(), v)
+        found.append(module.decode.attend_with_cache(torch.stack(s.q), cache.k, v, s.seq_lens, **given))
+    for x, y in zip(*found, strict=True):
+        assert torch.equal(x, y) and not x.isnan().any()
 
 
 def test_rows_of_a_tile_may_pass_32_bits(variant: Callable[[str], ModuleType]) -> None:

@@ -13,17 +13,25 @@ V_IN_K = Parameter("V_IN_K", "constexpr", "call.v_in_k and runtime.padded_width(
 
 
 def constants(a: Analysis) -> tuple[Parameter, ...]:
-    """How tiles of few rows stand in products, TURNED or not, and how many partial sums their weights have.
+    """How tiles of few rows stand in products, how many partial sums their weights have, and how values are read.
 
     Tiles of keys that are tiles of values, too, would have to be turned for one of the two products. As bits are no
     matter of whether they are, no tile of such specs is.
     """
-    turned, keys = ("False", "block_n") if a.spec.latent else ("block_m <= FEW", "block_n // 2")
+    turned, keys, in_twos = "block_m <= FEW", "block_n // 2", "block_m <= FEW and in_twos(q, v)"
+    if a.spec.latent:
+        turned, keys, in_twos = "False", "block_n", "False"
     return (
         *((V_IN_K,) if a.spec.latent else ()),
         Parameter("TURNED", "constexpr", turned),
         Parameter("SUMS", "constexpr", f"min(8 * alone[0], {keys}) if block_m <= FEW else 8"),
+        Parameter("IN_TWOS", "constexpr", in_twos),
     )
+
+
+def loads(a: Analysis) -> tuple[str, ...]:
+    """The functions that load tiles of keys and values."""
+    return ("load_places",) if a.spec.latent else ("load_places", "load_twos")
 
 
 def names(a: Analysis, *texts: str) -> tuple[str, ...]:
@@ -68,7 +76,10 @@ def scored(a: Analysis, there: str) -> tuple[Block, ...]:
 def values(a: Analysis) -> tuple[Block, ...]:
     """The statements that load a tile of values; columns of keys are there already."""
     load = Statement("v_tile", "load_places(v_ptr, v_place, there, DV, BLOCK_DV, TURNED).to(q_tile.dtype)")
-    return (Branch("V_IN_K", (Statement("v_tile", "k_tile"),), (load,)),) if a.spec.latent else (load,)
+    if a.spec.latent:
+        return (Branch("V_IN_K", (Statement("v_tile", "k_tile"),), (load,)),)
+    twos = Statement("v_tile", "load_twos(v_ptr, v_place, there, DV, BLOCK_DV)")
+    return (Branch("IN_TWOS", (twos,), (load,)),)
 
 
 def stored(a: Analysis) -> tuple[Block, ...]:

@@ -232,6 +232,7 @@ def _decoding(plan: Plan) -> Iterator[Row]:
     yield "there", "which of them are loaded; None: all"
     yield "TURNED", "whether the rows of a tile stand as columns in products, as few do"
     yield "SUMS", "partial sums of each row's weights"
+    yield "IN_TWOS", "whether float8 values are read two columns at a time"
     yield "BY_HEAD", "whether float8 has one scale for all keys of a head"
     yield "FAR", "whether rows of a tile may stand 2**31 numbers apart"
     yield "mass", "weights that keys get, summed over the new tokens"

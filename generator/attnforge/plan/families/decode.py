@@ -148,7 +148,7 @@ class Decode:
             *jitted("decode/functions", *PAGED.functions, *(("find_page",) if "find_page" in read else ()), "nth_of"),
             span,
             *self.scans.functions,
-            *jitted("decode/functions", "load_places", "quantised", "row_units", "in_units"),
+            *jitted("decode/functions", *cached_latent.loads(self.analysis), "quantised", "row_units", "in_units"),
             *jitted("decode/functions", "find_rows"),
             *jitted("decode/products", "multiply", "add_values", "sum_by_thread", "sum_pairs", "by_chunk"),
         )
@@ -184,8 +184,8 @@ class Decode:
         walked = ("k_ptr", "v_ptr", "k_begin", "lo", "hi", *(x for x in ("b", "k_len") if x in read), *strides)
         known = {*results, *own, *walked, scale, "k_pos", "inside", "k_page", "k_slot", *targets(loads)}
         words = (scale, *terms.passed(read, known))
-        behind = cached_latent.names(self.analysis, "REST", "V_IN_K")
-        constants = ("PAGE", "D", "DV", "BLOCK_N", "BLOCK_D", "BLOCK_DV", *behind, "PRECISION", "SUMS", "FAR", "TURNED")
+        behind = (*cached_latent.names(self.analysis, "REST", "V_IN_K"), "PRECISION", "SUMS", "IN_TWOS")
+        constants = ("PAGE", "D", "DV", "BLOCK_N", "BLOCK_D", "BLOCK_DV", *behind, "FAR", "TURNED")
         return Step("attend", results, own, (("keys", walked), ("terms", words)), constants, tails=False)
 
     @cached_property

@@ -23,7 +23,10 @@ _WORK = ("b", "tile", "slot", "kv_h", "token", "q_len", "k_len", "split_begin", 
 # what the portable kernel takes besides: by the beginnings of names, and whole ones
 _NEEDLESS = ("v_ptr", "k_ptr", "k_stride_", "v_stride_", "k_scale_", "v_scale_", "k_starts_", "k_places")
 _FOUND = ("place", "row", "h")  # by `find_rows`, in a layout
-_SIZES = ("D", "BLOCK_D", "BLOCK_DV", "REST", "V_IN_K", "PRECISION", "TURNED", "SUMS", "BY_HEAD", "FAR")
+_SIZES = (
+    *("D", "BLOCK_D", "BLOCK_DV", "REST", "V_IN_K", "PRECISION"),
+    *("TURNED", "SUMS", "IN_TWOS", "BY_HEAD", "FAR"),
+)
 _FIXED = ("GROUP", "BLOCK_M", "BLOCK_N", "STAGES")
 _LAYOUTS = ("gl.SliceLayout(1, SCORES)", "SUMS")
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8c2b61be4f0df32c
-#   text hash     acb5cf35bfd3435c
+#   content hash  48e925cada0e3a62
+#   text hash     b407316170b4e954
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8c2b61be4f0df32c
-#   text hash     c11051525906aa30
+#   content hash  48e925cada0e3a62
+#   text hash     4e8c801eae869ee9
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8c2b61be4f0df32c
-#   text hash     ae16197a53341b6a
+#   content hash  48e925cada0e3a62
+#   text hash     6191233e194351ec
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

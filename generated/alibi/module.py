@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8c2b61be4f0df32c
-#   text hash     2ef4e41951b4b7b1
+#   content hash  48e925cada0e3a62
+#   text hash     91dd497032628a40
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8c2b61be4f0df32c
-#   text hash     66b65f7fc253670b
+#   content hash  48e925cada0e3a62
+#   text hash     ca70bf604f5f5510
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9a82b2f885ac03cc
-#   text hash     a1531e6b4fac89b2
+#   content hash  6fa69ff148f85878
+#   text hash     6a003b4fc4e09d07
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

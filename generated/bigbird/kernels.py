@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9a82b2f885ac03cc
-#   text hash     2ae5d0d7351d4eda
+#   content hash  6fa69ff148f85878
+#   text hash     8fc8dfe09adae8ad
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

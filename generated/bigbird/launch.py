@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9a82b2f885ac03cc
-#   text hash     2f37074a2d9854fc
+#   content hash  6fa69ff148f85878
+#   text hash     b4148e064dbf5bff
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

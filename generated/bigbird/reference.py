@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9a82b2f885ac03cc
-#   text hash     d17ce94cce97884b
+#   content hash  6fa69ff148f85878
+#   text hash     c6c7d7a938d31f3f
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9a82b2f885ac03cc
-#   text hash     32bbefe28704377e
+#   content hash  6fa69ff148f85878
+#   text hash     73b62a00d93fb065
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

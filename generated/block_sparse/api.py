@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  566616541606cdf5
-#   text hash     49464ec008760638
+#   content hash  daa729d560ce7d72
+#   text hash     8e924b6310eb5dbc
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  566616541606cdf5
-#   text hash     035abbc7156ad97e
+#   content hash  daa729d560ce7d72
+#   text hash     1d57d705dbb818e8
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  566616541606cdf5
-#   text hash     15cdbe85cbfbad29
+#   content hash  daa729d560ce7d72
+#   text hash     35a71e424130a1c2
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

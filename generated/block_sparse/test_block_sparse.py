@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  566616541606cdf5
-#   text hash     8a8e3c8edf300162
+#   content hash  daa729d560ce7d72
+#   text hash     66db2863c09e3cf8
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  566616541606cdf5
-#   text hash     20ec0c7d65e6dbf2
+#   content hash  daa729d560ce7d72
+#   text hash     55ec712fa041b537
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  faf12155b4bfaa47
-#   text hash     4dc141b4ea9d4339
+#   content hash  66b43a01378c779b
+#   text hash     77dc2b7688d3dcd8
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  faf12155b4bfaa47
-#   text hash     5f272a7f78ab0d6f
+#   content hash  66b43a01378c779b
+#   text hash     376d9782d2bacfaf
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  faf12155b4bfaa47
-#   text hash     aae2a3b5f559a43f
+#   content hash  66b43a01378c779b
+#   text hash     cfad6bb6379f89f0
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

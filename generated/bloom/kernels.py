@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  faf12155b4bfaa47
-#   text hash     d76dd0917b3c7994
+#   content hash  66b43a01378c779b
+#   text hash     eadfc2c7db0c8db1
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

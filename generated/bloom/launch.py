@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  faf12155b4bfaa47
-#   text hash     c90787b39cd4ad21
+#   content hash  66b43a01378c779b
+#   text hash     8b0d7bcb8a112e57
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

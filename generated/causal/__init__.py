@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5e053fa21e250d39
-#   text hash     60a42fe10aec0610
+#   content hash  1e6479cdf1fcb760
+#   text hash     83e8a30cfa3be7ae
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5e053fa21e250d39
-#   text hash     e779eab4c67d89e1
+#   content hash  1e6479cdf1fcb760
+#   text hash     7cb7caa3a212bcb7
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5e053fa21e250d39
-#   text hash     16bf33168dcb3bf2
+#   content hash  1e6479cdf1fcb760
+#   text hash     acb8a13bd09d325b
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

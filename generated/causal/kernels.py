@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5e053fa21e250d39
-#   text hash     941b72a22e508c5c
+#   content hash  1e6479cdf1fcb760
+#   text hash     b0747be81aac8c83
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5e053fa21e250d39
-#   text hash     d7b270093ac44b98
+#   content hash  1e6479cdf1fcb760
+#   text hash     b3faf182c63c9120
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5e053fa21e250d39
-#   text hash     b20326e49052ec8e
+#   content hash  1e6479cdf1fcb760
+#   text hash     0506958389d1ea7a
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f1dacec352755f50
-#   text hash     7bc544fa01c6e7c2
+#   content hash  620f46ce8d096458
+#   text hash     1e7b4acea2353f52
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f1dacec352755f50
-#   text hash     c86beb3f7a26735b
+#   content hash  620f46ce8d096458
+#   text hash     cdcb79a2391d81b7
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f1dacec352755f50
-#   text hash     de73d5ef6d20ded6
+#   content hash  620f46ce8d096458
+#   text hash     ccdde07241eee4aa
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

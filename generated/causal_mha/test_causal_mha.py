@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f1dacec352755f50
-#   text hash     23fd69f7ff7505bf
+#   content hash  620f46ce8d096458
+#   text hash     02608a7dcc5cf9fd
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f1dacec352755f50
-#   text hash     0a4279992f94bff2
+#   content hash  620f46ce8d096458
+#   text hash     29a63ba35baecb4e
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

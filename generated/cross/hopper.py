@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  be4dc1dffd4b1f8f
-#   text hash     2d2789bd16c521c8
+#   content hash  3fcb52e712f1f161
+#   text hash     4929b9519365b2ad
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  be4dc1dffd4b1f8f
-#   text hash     4c9876021ebdd3b9
+#   content hash  3fcb52e712f1f161
+#   text hash     44f144ac4e1b9f91
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  be4dc1dffd4b1f8f
-#   text hash     2728b27cc7db5521
+#   content hash  3fcb52e712f1f161
+#   text hash     757b5ae58c101e1b
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

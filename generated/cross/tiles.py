@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  be4dc1dffd4b1f8f
-#   text hash     825bcb647829e7e3
+#   content hash  3fcb52e712f1f161
+#   text hash     7536312ff88cd573
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

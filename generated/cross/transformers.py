@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  be4dc1dffd4b1f8f
-#   text hash     9a692ec75ab600b1
+#   content hash  3fcb52e712f1f161
+#   text hash     c262dee1ae957cad
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

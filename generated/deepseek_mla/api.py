@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  dff3efa591095cbd
-#   text hash     43d8a890edef5c97
+#   content hash  859893a1a10ee931
+#   text hash     fa32f0e866e8699d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  dff3efa591095cbd
-#   text hash     4ab0d9cecce95650
+#   content hash  859893a1a10ee931
+#   text hash     0fabe46efe053ef5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  dff3efa591095cbd
-#   text hash     ef8f6fddefa9188b
+#   content hash  859893a1a10ee931
+#   text hash     e736d27742a2a57c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  dff3efa591095cbd
-#   text hash     1d8f8079e1271bcf
+#   content hash  859893a1a10ee931
+#   text hash     c453b2bb8c912949
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  dff3efa591095cbd
-#   text hash     f8c68bbed6aa4883
+#   content hash  859893a1a10ee931
+#   text hash     eb0ce486129b89b4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0d86eb750cfd4816
-#   text hash     3e680188b9fadb22
+#   content hash  e07e61cd19ff2eee
+#   text hash     a772a74df03cf56f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

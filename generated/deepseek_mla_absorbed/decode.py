@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0d86eb750cfd4816
-#   text hash     8d2e23dc29089bce
+#   content hash  e07e61cd19ff2eee
+#   text hash     3ee15c15c5219d0f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

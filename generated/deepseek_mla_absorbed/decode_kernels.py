@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0d86eb750cfd4816
-#   text hash     7abb8798edc29c6e
+#   content hash  e07e61cd19ff2eee
+#   text hash     dd36be3796b48f12
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

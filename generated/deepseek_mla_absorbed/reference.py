@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0d86eb750cfd4816
-#   text hash     6db8f94f9519f5f8
+#   content hash  e07e61cd19ff2eee
+#   text hash     da5f6299028b22d8
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0d86eb750cfd4816
-#   text hash     31b870a4b13f9821
+#   content hash  e07e61cd19ff2eee
+#   text hash     190076c763e66eff
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  07a807f52682bb25
-#   text hash     f6d7d21e9e9eba4a
+#   content hash  fa0c1699d94376f3
+#   text hash     f4f72cda15f4eb54
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

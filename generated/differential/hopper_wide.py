@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  07a807f52682bb25
-#   text hash     7d70af1c9cfbcc55
+#   content hash  fa0c1699d94376f3
+#   text hash     21e851d23d74a74d
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

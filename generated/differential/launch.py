@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  07a807f52682bb25
-#   text hash     33753ec34fec417c
+#   content hash  fa0c1699d94376f3
+#   text hash     dc733eff6dee3bfb
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  07a807f52682bb25
-#   text hash     6e1035199c3ab7f6
+#   content hash  fa0c1699d94376f3
+#   text hash     8a23474be938351f
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

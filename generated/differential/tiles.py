@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  07a807f52682bb25
-#   text hash     e71ea549a409698c
+#   content hash  fa0c1699d94376f3
+#   text hash     56c9d2863b2d3cb0
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

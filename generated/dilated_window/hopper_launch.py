@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b9fa658b7506ad14
-#   text hash     9a8ae58a6b1c7006
+#   content hash  0ff121e512f1091e
+#   text hash     5a3115878522e32c
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b9fa658b7506ad14
-#   text hash     99649d2c7853c7ee
+#   content hash  0ff121e512f1091e
+#   text hash     19612b80ba207a31
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b9fa658b7506ad14
-#   text hash     c889f92c316e629f
+#   content hash  0ff121e512f1091e
+#   text hash     14415b709ddab7c5
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

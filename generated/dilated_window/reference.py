@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b9fa658b7506ad14
-#   text hash     97e72bf4b7c8e262
+#   content hash  0ff121e512f1091e
+#   text hash     ae1864f112e597aa
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

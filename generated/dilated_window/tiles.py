@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b9fa658b7506ad14
-#   text hash     8dadcf3f1bcf26f1
+#   content hash  0ff121e512f1091e
+#   text hash     b1ef3f359e43636f
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  21af776bbbd1db45
-#   text hash     c6cd0d9898bcd696
+#   content hash  f9471b8dd649d6dd
+#   text hash     9d37516d6b5a56b0
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  21af776bbbd1db45
-#   text hash     bf22251e7f724cb0
+#   content hash  f9471b8dd649d6dd
+#   text hash     4be9ee31bc43c1bb
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  21af776bbbd1db45
-#   text hash     1b10da6c9d163505
+#   content hash  f9471b8dd649d6dd
+#   text hash     e370563b32a28588
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  21af776bbbd1db45
-#   text hash     00dbfe382fb6ca94
+#   content hash  f9471b8dd649d6dd
+#   text hash     8f1a8374600cef87
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

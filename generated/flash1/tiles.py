@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  21af776bbbd1db45
-#   text hash     7eb6cded1fdf0dd5
+#   content hash  f9471b8dd649d6dd
+#   text hash     48a54897ea898440
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8e851c51956c4290
-#   text hash     7c4ae503e6097b00
+#   content hash  751c77a8ccf68ce8
+#   text hash     4980c4252bb1b997
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8e851c51956c4290
-#   text hash     872784c9425f2408
+#   content hash  751c77a8ccf68ce8
+#   text hash     d927767b9469095f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8e851c51956c4290
-#   text hash     4f92fbec284ace21
+#   content hash  751c77a8ccf68ce8
+#   text hash     2ea471ab80de78e1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8e851c51956c4290
-#   text hash     5cf5cd4a4be96443
+#   content hash  751c77a8ccf68ce8
+#   text hash     ecea779fe672c1c6
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f168a0eb78e31e92
-#   text hash     bc7a56aff35b330d
+#   content hash  ffc6e71469454955
+#   text hash     76eb9853f1bd5fcf
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

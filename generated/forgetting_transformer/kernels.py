@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f168a0eb78e31e92
-#   text hash     84596ab4f598be13
+#   content hash  ffc6e71469454955
+#   text hash     cdadffe2ee8c87ff
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

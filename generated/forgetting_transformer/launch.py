@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f168a0eb78e31e92
-#   text hash     1e077e9e62ebf5a3
+#   content hash  ffc6e71469454955
+#   text hash     9118812f1d4ce399
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

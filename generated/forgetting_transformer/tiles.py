@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f168a0eb78e31e92
-#   text hash     790ea5c29638d9de
+#   content hash  ffc6e71469454955
+#   text hash     a4350d760b3baa75
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4154223b6632ca59
-#   text hash     313e5f222a6ea93d
+#   content hash  e1a2d94abf587ab5
+#   text hash     c812fa932e7cbd8d
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4154223b6632ca59
-#   text hash     70cd7b630a44e157
+#   content hash  e1a2d94abf587ab5
+#   text hash     d0e373dc8ab2fad4
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4154223b6632ca59
-#   text hash     77ddd2617cfe7768
+#   content hash  e1a2d94abf587ab5
+#   text hash     611e6fdbda650920
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4154223b6632ca59
-#   text hash     67b6b98f541b1596
+#   content hash  e1a2d94abf587ab5
+#   text hash     716e340a9b79505c
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4154223b6632ca59
-#   text hash     6e218d85cb06f581
+#   content hash  e1a2d94abf587ab5
+#   text hash     df974c28b1e15d94
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

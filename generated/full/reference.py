@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4154223b6632ca59
-#   text hash     0e17c77c15d41f0b
+#   content hash  e1a2d94abf587ab5
+#   text hash     99746fb818313532
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4154223b6632ca59
-#   text hash     7fc2d89b1a981115
+#   content hash  e1a2d94abf587ab5
+#   text hash     fbeffbbdea982014
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  56bbff8eb5eec6d0
-#   text hash     eadd9003b544b923
+#   content hash  9fb7e5837e4e989c
+#   text hash     cd796fa566bc65e3
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  56bbff8eb5eec6d0
-#   text hash     680ada43ad100083
+#   content hash  9fb7e5837e4e989c
+#   text hash     cc76467022ac066e
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  56bbff8eb5eec6d0
-#   text hash     12a15fbd7b3040df
+#   content hash  9fb7e5837e4e989c
+#   text hash     0e17e98d11bb17fb
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

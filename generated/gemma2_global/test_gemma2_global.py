@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  56bbff8eb5eec6d0
-#   text hash     a542f609fbd604f2
+#   content hash  9fb7e5837e4e989c
+#   text hash     0a2f3527fdb54da7
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  56bbff8eb5eec6d0
-#   text hash     39782c71089cee82
+#   content hash  9fb7e5837e4e989c
+#   text hash     0ebafa62309e6110
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

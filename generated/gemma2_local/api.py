@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  68dd3e1e9390fcfb
-#   text hash     5c6ce6f9d114ec56
+#   content hash  fde1d7391939fdd3
+#   text hash     cd4c4c56f49afdc9
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

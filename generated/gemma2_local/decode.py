@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  68dd3e1e9390fcfb
-#   text hash     c90ad09fc5e04834
+#   content hash  fde1d7391939fdd3
+#   text hash     ea570669f7af27be
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

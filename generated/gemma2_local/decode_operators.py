@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  68dd3e1e9390fcfb
-#   text hash     d95a48c698234943
+#   content hash  fde1d7391939fdd3
+#   text hash     2eb5a03a6e711c3d
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

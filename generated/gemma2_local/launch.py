@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  68dd3e1e9390fcfb
-#   text hash     f5803cbf8044a744
+#   content hash  fde1d7391939fdd3
+#   text hash     0f28e2a744df66e4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

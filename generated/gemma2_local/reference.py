@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  68dd3e1e9390fcfb
-#   text hash     33fd3b19b2059e20
+#   content hash  fde1d7391939fdd3
+#   text hash     7814700c2e3c58e7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f1acd973a0cac586
-#   text hash     55f6cdd445e2a375
+#   content hash  ebef8c2572bbea2b
+#   text hash     146981852269dba9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

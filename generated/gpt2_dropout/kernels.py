@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f1acd973a0cac586
-#   text hash     4531e515526e30b8
+#   content hash  ebef8c2572bbea2b
+#   text hash     232496c9054c6dce
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

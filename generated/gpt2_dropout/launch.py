@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f1acd973a0cac586
-#   text hash     09fee56f94d0cf7e
+#   content hash  ebef8c2572bbea2b
+#   text hash     cfc5582b06964a6f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f1acd973a0cac586
-#   text hash     f37d816814b987a7
+#   content hash  ebef8c2572bbea2b
+#   text hash     5e66c60cc245dc19
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f1acd973a0cac586
-#   text hash     e7bd152454df8e88
+#   content hash  ebef8c2572bbea2b
+#   text hash     e061e992894db76c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d3b8abca6020c82f
-#   text hash     dce085969e1f2814
+#   content hash  f9abe4a4d528b9cd
+#   text hash     dbea8cc31dad80e6
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d3b8abca6020c82f
-#   text hash     0f3aaed14c90053e
+#   content hash  f9abe4a4d528b9cd
+#   text hash     ade003baaffa7149
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d3b8abca6020c82f
-#   text hash     736444d1ff47d4d7
+#   content hash  f9abe4a4d528b9cd
+#   text hash     6c77f478c0fec019
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d3b8abca6020c82f
-#   text hash     e8e421e9e38dc6d0
+#   content hash  f9abe4a4d528b9cd
+#   text hash     d7e6fddb38caf5d4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

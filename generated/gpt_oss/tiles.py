@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d3b8abca6020c82f
-#   text hash     a2102ae9e2e4ff59
+#   content hash  f9abe4a4d528b9cd
+#   text hash     d5dc11f186311012
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ce00dea5d8bedad7
-#   text hash     9d032380752c9afe
+#   content hash  e97be5049f282dc5
+#   text hash     c50b3852e934c27b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ce00dea5d8bedad7
-#   text hash     6a1fbe3c4e4db5dc
+#   content hash  e97be5049f282dc5
+#   text hash     45b09dac92a46bfc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

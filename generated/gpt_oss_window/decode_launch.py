@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ce00dea5d8bedad7
-#   text hash     d69f155056506f99
+#   content hash  e97be5049f282dc5
+#   text hash     ee12a0290ee3078e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ce00dea5d8bedad7
-#   text hash     bb92743d39350286
+#   content hash  e97be5049f282dc5
+#   text hash     f9ad72ad15e9742b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ce00dea5d8bedad7
-#   text hash     03a2f93a7daa8c6e
+#   content hash  e97be5049f282dc5
+#   text hash     0c9cd80cdeb7d9e2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

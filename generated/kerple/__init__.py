@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  28d864f9c47b1407
-#   text hash     8423270b6c828068
+#   content hash  b023a64b0f76c161
+#   text hash     b1a38cbd704fd306
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  28d864f9c47b1407
-#   text hash     4987348eb37dadd4
+#   content hash  b023a64b0f76c161
+#   text hash     49ef8d1a7840d669
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

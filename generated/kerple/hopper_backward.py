@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  28d864f9c47b1407
-#   text hash     ae7511d7fcd9c07e
+#   content hash  b023a64b0f76c161
+#   text hash     03f937eafc5733dc
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

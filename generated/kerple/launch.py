@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  28d864f9c47b1407
-#   text hash     f1029f2ab4ade6b5
+#   content hash  b023a64b0f76c161
+#   text hash     ae6d0d8ec17ffcbb
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  28d864f9c47b1407
-#   text hash     01fd5f5e95e3ae99
+#   content hash  b023a64b0f76c161
+#   text hash     c24005470932ae94
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

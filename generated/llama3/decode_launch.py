@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  065baf5d6ee5faa0
-#   text hash     0a9f026ed10a332b
+#   content hash  1728be13c999c42f
+#   text hash     e9585ce60621ad1c
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  065baf5d6ee5faa0
-#   text hash     1130926868817cdd
+#   content hash  1728be13c999c42f
+#   text hash     ccec69510013b6d1
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  065baf5d6ee5faa0
-#   text hash     1011e1b62c240718
+#   content hash  1728be13c999c42f
+#   text hash     d9c06fa0a824c129
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

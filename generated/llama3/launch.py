@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  065baf5d6ee5faa0
-#   text hash     f5dc0429a47c5d1a
+#   content hash  1728be13c999c42f
+#   text hash     fecb129a034b55ba
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

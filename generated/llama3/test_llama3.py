@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  065baf5d6ee5faa0
-#   text hash     b29168341ebd6b1a
+#   content hash  1728be13c999c42f
+#   text hash     433cf766941afba9
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

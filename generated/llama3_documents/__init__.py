@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4c102bd03c948411
-#   text hash     9bf47fdeb6c8e7d6
+#   content hash  cb818bdd5d2a346c
+#   text hash     36e6b94bbcc810b3
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

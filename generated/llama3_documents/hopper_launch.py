@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4c102bd03c948411
-#   text hash     8f4f75154d56be73
+#   content hash  cb818bdd5d2a346c
+#   text hash     acccd8af572ca226
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4c102bd03c948411
-#   text hash     6445b3d7958002fc
+#   content hash  cb818bdd5d2a346c
+#   text hash     ae25e736fe9dec34
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4c102bd03c948411
-#   text hash     c92292553e96109d
+#   content hash  cb818bdd5d2a346c
+#   text hash     b4bf39ab34e55e01
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

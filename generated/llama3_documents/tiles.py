@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4c102bd03c948411
-#   text hash     6dba7295d9f41757
+#   content hash  cb818bdd5d2a346c
+#   text hash     20a7ed0db3313203
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  901450acb871c05f
-#   text hash     ab9a9672d0acc1e2
+#   content hash  381b3627a9995578
+#   text hash     7b761a481c105ca2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

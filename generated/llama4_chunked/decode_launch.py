@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  901450acb871c05f
-#   text hash     1b9f8c554faf1aaf
+#   content hash  381b3627a9995578
+#   text hash     abcc924b9b878b55
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

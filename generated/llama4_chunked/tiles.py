@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  901450acb871c05f
-#   text hash     b84adbd42f6c68df
+#   content hash  381b3627a9995578
+#   text hash     5eff665a4b3a0b47
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

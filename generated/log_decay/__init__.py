@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8a842b89a55119f9
-#   text hash     8649cf6e826f05f5
+#   content hash  703438a58ebdb6ad
+#   text hash     e41adaaf866a2940
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

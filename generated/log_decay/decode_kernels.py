@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8a842b89a55119f9
-#   text hash     993f72b5f0cf493f
+#   content hash  703438a58ebdb6ad
+#   text hash     d3d2bb15be4f3e78
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -94,7 +94,13 @@ Symbols
     first_key                  the first key that is summed up
     HEADS, BLOCK_H             heads that have sums, and those of a program; of `append_rows` all key heads
     x_ptr, RESET               what `sum_keys` sums up; the largest value that begins a document, and counts 0
-    x, resets, begins          values of a stretch, which of them begin a document, and their places, -1 elsewhere
+    STRIPS                     strips of a stretch that a program sums up side by side, of BLOCK_H keys each
+    k_first                    the first key of each strip
+    own                        which heads there are
+    values, resets             what a thread sums up, and which of it begins a document
+    totals, total, begin       the sums up to each key of a strip and of all, and where its last document begins, or -1
+    before, sums               the sum of all strips before, and the sums up to each key of the stretch
+    begins                     the same of many stretches
     sums_begin, x_sums_begin   where the sums of an input x begin in the workspace, in steps of 16 values
     x_base                     where the sums of x stand, for the heads of a tile's rows
     x_before                   the sum of all stretches before that of each row's position, in float64; x_q and x_k lack
@@ -178,6 +184,32 @@ def find_sums(sums_ptr, begin, b, h, stride_sequence, stride_head):
     """Where sums of a sequence stand, for some heads: from `begin` on, stride_sequence and stride_head apart."""
     sums_ptr += tl.cast(begin, tl.int64) * 16 + b.to(tl.int64) * stride_sequence
     return sums_ptr + tl.cast(h, tl.int64) * stride_head
+
+
+@triton.jit
+def load_summed(
+    x_ptr, pages_ptr, b, k_pos, first_key, k_len, k_begin, own, stride_page, stride_token, PAGE: tl.constexpr
+):  # fmt: skip
+    """What keys at some positions have of x, as float32, for heads that are `own`, and which of them are there."""
+    # others are not even read: their pages may be somebody else's by now
+    inside = (k_pos >= first_key) & (k_pos < k_len)
+    page, place = find_page(pages_ptr, b, k_pos, inside, k_begin, PAGE)
+    x_ptr += page * stride_page + place.to(tl.int64) * stride_token
+    return tl.load(x_ptr, mask=inside & own, other=0.0).to(tl.float32), inside & own
+
+
+@triton.jit
+def joined(x):
+    """One tile of tiles x, a power of 2 of them: behind its own axes as many of two as tell which, the first above all."""
+    HALF: tl.constexpr = len(x) // 2
+    if HALF == 0:
+        found = x[0]
+    else:
+        pairs = ()
+        for n in tl.static_range(HALF):
+            pairs = pairs + (tl.join(x[n], x[n + HALF]),)
+        found = joined(pairs)
+    return found
 
 
 @triton.jit
@@ -371,7 +403,7 @@ def sum_keys(
         gdc_wait()
         gdc_launch_dependents()
     blocks, b = tl.cdiv(HEADS, BLOCK_H), tl.program_id(1)
-    slot, h = tl.program_id(0) // blocks, tl.program_id(0) % blocks * BLOCK_H + tl.arange(0, BLOCK_H)
+    slot, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     token, q_len, k_len = find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k)
     first_key = 0
     k_begin = find_first_key(k_starts_ptr, b, k_len, k_places)
@@ -380,31 +412,45 @@ def sum_keys(
         return
     if pages_ptr is not None:
         pages_ptr += b.to(tl.int64) * pages_stride_sequence
-    # [STRETCH]
-    key = tl.arange(0, STRETCH)
-    k_pos = k_start + key
-    # others are not even read: their pages may be somebody else's by now
-    inside = (k_pos >= first_key) & (k_pos < k_len)
-    page, place = find_page(pages_ptr, b, k_pos, inside, k_begin, PAGE)
-    # [STRETCH, BLOCK_H]
-    place = page[:, None] * x_stride_page + place.to(tl.int64)[:, None] * x_stride_token
-    there = inside[:, None] & (h < HEADS)[None, :]
-    x = tl.load(x_ptr + place + h.to(tl.int64)[None, :] * x_stride_head, mask=there, other=0.0).to(tl.float32)
-    resets = x <= RESET
-    x = tl.where(resets, 0.0, x).to(tl.float64)
-    begins = tl.where(resets, k_pos[:, None], -1)
-    # [BLOCK_H]
+    # each thread sums up a strip of BLOCK_H keys, of one head: [STRIPS, BLOCK_H]
+    STRIPS: tl.constexpr = STRETCH // BLOCK_H
+    h, k_first = block * BLOCK_H + tl.arange(0, BLOCK_H)[None, :], k_start + tl.arange(0, STRIPS)[:, None] * BLOCK_H
+    x_ptr, own = x_ptr + h.to(tl.int64) * x_stride_head, h < HEADS
+    values = ()
+    for n in tl.static_range(BLOCK_H):
+        x, _ = load_summed(
+            x_ptr, pages_ptr, b, k_first + n, first_key, k_len, k_begin, own, x_stride_page, x_stride_token, PAGE
+        )
+        values = values + (x,)
+    total, begin = tl.zeros([STRIPS, BLOCK_H], tl.float64), tl.full([STRIPS, BLOCK_H], -1, tl.int32)
+    totals = ()
+    for n in tl.static_range(BLOCK_H):
+        resets = values[n] <= RESET
+        total += tl.where(resets, 0.0, values[n]).to(tl.float64)
+        begin = tl.where(resets, k_first + n, begin)
+        totals = totals + (total,)
+    before = tl.cumsum(total, 0) - total
+    sums = ()
+    for n in tl.static_range(BLOCK_H):
+        sums = sums + ((totals[n] + before).to(tl.float32),)
     base = find_sums(sums_ptr, sums_begin, b, h, sums_stride_sequence, sums_stride_head)
-    tl.store(base[None, :] + slot * STRETCH + key[:, None], tl.cumsum(x, 0).to(tl.float32), mask=(h < HEADS)[None, :])
+    key = tl.arange(0, BLOCK_H)[None, None, :]
+    place = (slot * STRETCH + tl.arange(0, STRIPS)[:, None] * BLOCK_H)[:, :, None] + key
+    tl.store(base[:, :, None] + place, joined(sums).reshape([STRIPS, BLOCK_H, BLOCK_H]), mask=own[:, :, None])
     base += stretches * STRETCH
-    # behind it: each stands at the next stretch
-    tl.store(base + slot + 1, tl.sum(x, 0).to(tl.float32), mask=h < HEADS)
-    tl.store(base + 2 * (stretches + 1) + slot + 1, tl.max(begins, 0).to(tl.float32, bitcast=True), mask=h < HEADS)
+    # behind it: each stands at the next stretch. [1, BLOCK_H]
+    total, begin = tl.sum(total, 0, keep_dims=True), tl.max(begin, 0, keep_dims=True)
+    tl.store(base + slot + 1, total.to(tl.float32), mask=own)
+    tl.store(base + 2 * (stretches + 1) + slot + 1, begin.to(tl.float32, bitcast=True), mask=own)
     if k_start + STRETCH > q_begin:
-        begins = tl.associative_scan(begins, 0, later)
+        # the last keys, of which each needs its own begin: [STRETCH, BLOCK_H]
+        last_pos = k_start + tl.arange(0, STRETCH)[:, None]
+        last, there = load_summed(
+            x_ptr, pages_ptr, b, last_pos, first_key, k_len, k_begin, own, x_stride_page, x_stride_token, PAGE
+        )
+        begins = tl.associative_scan(tl.where(last <= RESET, last_pos, -1), 0, later)
         base += 3 * (stretches + 1) - q_begin
-        there = there & (k_pos >= q_begin)[:, None]
-        tl.store(base[None, :] + k_pos[:, None], begins.to(tl.float32, bitcast=True), mask=there)
+        tl.store(base + last_pos, begins.to(tl.float32, bitcast=True), mask=there & (last_pos >= q_begin))
 
 
 @triton.jit(do_not_specialize=["max_seqlen_k", "sums_begin", "tokens", "longest", "stretches"])

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8a842b89a55119f9
-#   text hash     b038c82ae9a2564b
+#   content hash  703438a58ebdb6ad
+#   text hash     453546a04fbfc655
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -164,14 +164,14 @@ def attend(
     cache = runtime.LaunchCache.of("decode", q, *call.shapes, call.longest, splits, split_size, lse is None, stretches)
     runtime.launch(
         cache, kernels.sum_keys, ("in_log_decay_sum_keys",), in_log_decay_sum_keys,
-        grid=lambda: (stretches * runtime.cdiv(q.shape[-2], 8), sequences),
+        grid=lambda: (stretches * runtime.cdiv(q.shape[-2], 16), sequences),
         from_shapes=lambda: dict(
             sums_begin=in_log_decay_begin, sums_stride_sequence=room * q.shape[-2], sums_stride_head=room,
             tokens=q.shape[0], longest=longest, stretches=stretches, x_stride_page=runtime.stride(in_log_decay, 0),
             x_stride_token=runtime.stride(in_log_decay, 1), x_stride_head=runtime.stride(in_log_decay, 2),
             pages_stride_sequence=0 if page_table is None else page_table.stride(0), k_places=k.shape[1],
             PAGE=1 if page_table is None else k.shape[1], HEADS=q.shape[-2],
-            BLOCK_H=min(runtime.power_of_2(q.shape[-2]), 8), RESET=-4096.0, OVERLAP=runtime.overlaps(q.device),
+            BLOCK_H=min(runtime.power_of_2(q.shape[-2]), 16), RESET=-4096.0, OVERLAP=runtime.overlaps(q.device),
             num_warps=4,
         ),
     )  # fmt: skip

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8a842b89a55119f9
-#   text hash     2ddbd5aa841d1cfd
+#   content hash  703438a58ebdb6ad
+#   text hash     7785ba009d715d63
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

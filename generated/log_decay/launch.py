@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8a842b89a55119f9
-#   text hash     c867d473ad6bfff5
+#   content hash  703438a58ebdb6ad
+#   text hash     6d75d64116bab1f5
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8a842b89a55119f9
-#   text hash     d3f9b5ace1fafd16
+#   content hash  703438a58ebdb6ad
+#   text hash     ee1da0ff9f964e92
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

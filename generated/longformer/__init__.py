@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  73559bc4eb29d781
-#   text hash     67c4130bf23d89d2
+#   content hash  f71a637045d24d48
+#   text hash     bf26b1ff6fedf9cf
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

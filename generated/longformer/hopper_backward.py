@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  73559bc4eb29d781
-#   text hash     b2c25cd64cce3ffa
+#   content hash  f71a637045d24d48
+#   text hash     2a4efc727a5fd086
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  73559bc4eb29d781
-#   text hash     29fc71e6dc221e43
+#   content hash  f71a637045d24d48
+#   text hash     f537fd50fb9d63fa
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  73559bc4eb29d781
-#   text hash     2b3aba7d3a98c85b
+#   content hash  f71a637045d24d48
+#   text hash     ac22b859e482552d
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

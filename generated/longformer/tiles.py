@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  73559bc4eb29d781
-#   text hash     8e21817c247bd1b1
+#   content hash  f71a637045d24d48
+#   text hash     26a0f68b9aa1519e
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4357f546cc1e4db7
-#   text hash     d0fae4fd4ab5963a
+#   content hash  c7d8b20c8af0b0d6
+#   text hash     03c16bc661dd7419
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4357f546cc1e4db7
-#   text hash     b1e7e786ac8e7d75
+#   content hash  c7d8b20c8af0b0d6
+#   text hash     288b697f5f69401e
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

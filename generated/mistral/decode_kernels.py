@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4357f546cc1e4db7
-#   text hash     64ebd8543b891c4d
+#   content hash  c7d8b20c8af0b0d6
+#   text hash     373c8fa5c2545a87
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4357f546cc1e4db7
-#   text hash     bbffec6aa927dc4a
+#   content hash  c7d8b20c8af0b0d6
+#   text hash     52f0a97c154f3290
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

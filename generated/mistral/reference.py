@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4357f546cc1e4db7
-#   text hash     b8ee6b14eb7b8c3d
+#   content hash  c7d8b20c8af0b0d6
+#   text hash     a8b4249c4acef22a
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

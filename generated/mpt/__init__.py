@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  72991b56a4cf8ca4
-#   text hash     37b66363391096b9
+#   content hash  0655665522e9b1b2
+#   text hash     ee7fb96939a3787a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

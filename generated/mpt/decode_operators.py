@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  72991b56a4cf8ca4
-#   text hash     592fee28e852e70c
+#   content hash  0655665522e9b1b2
+#   text hash     3717395e93fd4668
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  72991b56a4cf8ca4
-#   text hash     3f017e178c722dd6
+#   content hash  0655665522e9b1b2
+#   text hash     f729e296426b6049
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  72991b56a4cf8ca4
-#   text hash     ac2f81536899aa20
+#   content hash  0655665522e9b1b2
+#   text hash     852e9d05b768fb85
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  72991b56a4cf8ca4
-#   text hash     cea13337d30eeccb
+#   content hash  0655665522e9b1b2
+#   text hash     25e1b9a43a1d43df
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  72991b56a4cf8ca4
-#   text hash     e85af3b2ddbc639f
+#   content hash  0655665522e9b1b2
+#   text hash     28a09defbf40068b
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  bf918362f784f470
-#   text hash     4ee26804e9b8c600
+#   content hash  a8f264a05b9e3f13
+#   text hash     c03682b1085251b0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

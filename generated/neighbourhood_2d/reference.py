@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  bf918362f784f470
-#   text hash     d0f34f0e380ecade
+#   content hash  a8f264a05b9e3f13
+#   text hash     8a6a8d0dd9e64d6b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  bf918362f784f470
-#   text hash     0ac4b65788b410dc
+#   content hash  a8f264a05b9e3f13
+#   text hash     c17857e9bdeb7154
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

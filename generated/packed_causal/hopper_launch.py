@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b650c3e8f83d4a98
-#   text hash     05fb86d7f285f2b4
+#   content hash  90e55114c66b5afe
+#   text hash     4a10a3b2ff0a3beb
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

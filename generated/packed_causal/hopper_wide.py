@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b650c3e8f83d4a98
-#   text hash     5c1d8e745e12bc4b
+#   content hash  90e55114c66b5afe
+#   text hash     3f6293257137294b
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

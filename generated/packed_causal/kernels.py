@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b650c3e8f83d4a98
-#   text hash     5d6e7cd85e2680ca
+#   content hash  90e55114c66b5afe
+#   text hash     8e25b86c9313b391
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b650c3e8f83d4a98
-#   text hash     0f2a03fb56d08326
+#   content hash  90e55114c66b5afe
+#   text hash     0ea644cf74e88499
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b650c3e8f83d4a98
-#   text hash     ad66ede0a0a90063
+#   content hash  90e55114c66b5afe
+#   text hash     fb13f3711a07860c
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

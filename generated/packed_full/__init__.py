@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  31d8496728bbb805
-#   text hash     dcde898574b1e08e
+#   content hash  4eb1bc98e4ac22e6
+#   text hash     a65318ebc70c37b4
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

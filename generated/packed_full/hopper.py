@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  31d8496728bbb805
-#   text hash     4752bd366c4b3858
+#   content hash  4eb1bc98e4ac22e6
+#   text hash     fa5bdccfd263137c
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  31d8496728bbb805
-#   text hash     b039a76f575df17a
+#   content hash  4eb1bc98e4ac22e6
+#   text hash     a6f67dd3a4a6b1fc
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

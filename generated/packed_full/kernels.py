@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  31d8496728bbb805
-#   text hash     73624ec377fae512
+#   content hash  4eb1bc98e4ac22e6
+#   text hash     604431cf792361e4
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  31d8496728bbb805
-#   text hash     5f34b8f584ed3d3e
+#   content hash  4eb1bc98e4ac22e6
+#   text hash     39ac3f4b653d03a7
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  022d9438ebbb6d23
-#   text hash     eef82509d6a9ce7f
+#   content hash  6b7126a9a6b1ffa4
+#   text hash     37e9982890e5b5b7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

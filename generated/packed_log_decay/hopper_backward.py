@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  022d9438ebbb6d23
-#   text hash     af6ff5640f0bb98e
+#   content hash  6b7126a9a6b1ffa4
+#   text hash     4607897d56d6dbbc
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

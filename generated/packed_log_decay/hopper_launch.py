@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  022d9438ebbb6d23
-#   text hash     ab1fb43c0990174c
+#   content hash  6b7126a9a6b1ffa4
+#   text hash     7d72a9707e19ee62
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

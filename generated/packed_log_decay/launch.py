@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  022d9438ebbb6d23
-#   text hash     168f7a977eefc0cb
+#   content hash  6b7126a9a6b1ffa4
+#   text hash     c77dbe8b2b6235cd
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

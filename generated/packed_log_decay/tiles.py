@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  022d9438ebbb6d23
-#   text hash     8a0519e5e74eb6e6
+#   content hash  6b7126a9a6b1ffa4
+#   text hash     eb33e91c6fd6988d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

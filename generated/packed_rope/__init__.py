@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  46863700febcd55a
-#   text hash     b6b5207d77ad2071
+#   content hash  1fcbaab52055238c
+#   text hash     f5bb0bb8d62c60f5
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  46863700febcd55a
-#   text hash     2bb88d1856d59ace
+#   content hash  1fcbaab52055238c
+#   text hash     699505bf893d7f58
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

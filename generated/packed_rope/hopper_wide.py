@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  46863700febcd55a
-#   text hash     a7f2f4f6c72fcd69
+#   content hash  1fcbaab52055238c
+#   text hash     04c2c6613e394668
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

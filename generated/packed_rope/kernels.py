@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  46863700febcd55a
-#   text hash     407f20acd814363b
+#   content hash  1fcbaab52055238c
+#   text hash     f2a98d23706b1d02
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  46863700febcd55a
-#   text hash     6cec0a4bf0f3d58c
+#   content hash  1fcbaab52055238c
+#   text hash     daa81e3223af067a
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

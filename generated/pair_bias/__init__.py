@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  29ad6c7071a48fd9
-#   text hash     13611d71324f946f
+#   content hash  714f6ec91e1d7483
+#   text hash     ca9e000ba590afeb
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  29ad6c7071a48fd9
-#   text hash     8eaa8580e2eca9fe
+#   content hash  714f6ec91e1d7483
+#   text hash     a2d72c0e87c95421
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

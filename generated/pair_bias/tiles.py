@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  29ad6c7071a48fd9
-#   text hash     88a6dafa403c1cc2
+#   content hash  714f6ec91e1d7483
+#   text hash     59da3ad5342c082e
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  29ad6c7071a48fd9
-#   text hash     65dbeb0c7001960e
+#   content hash  714f6ec91e1d7483
+#   text hash     178fe7bc80bf1a44
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

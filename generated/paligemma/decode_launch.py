@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  23baab03a3e8e213
-#   text hash     76a44f55f92a4f8f
+#   content hash  354f7e0ee96afbe1
+#   text hash     e45c323f708839e3
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

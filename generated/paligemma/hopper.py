@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  23baab03a3e8e213
-#   text hash     6040e2b0b52ada98
+#   content hash  354f7e0ee96afbe1
+#   text hash     43eacd96be0ebeab
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

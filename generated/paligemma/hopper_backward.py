@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  23baab03a3e8e213
-#   text hash     5a2c4a5d7d3bc488
+#   content hash  354f7e0ee96afbe1
+#   text hash     783d8ce785eacc88
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  23baab03a3e8e213
-#   text hash     a8c5b0b8736257b6
+#   content hash  354f7e0ee96afbe1
+#   text hash     1d8980abd1b37920
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  23baab03a3e8e213
-#   text hash     4fadf6d2af4eb251
+#   content hash  354f7e0ee96afbe1
+#   text hash     d1c12cd96797af3d
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

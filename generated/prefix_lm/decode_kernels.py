@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f1892d6b48c7a3ec
-#   text hash     905345d09e0427af
+#   content hash  bf12102cd4e8c639
+#   text hash     62d4598a3cbe477a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

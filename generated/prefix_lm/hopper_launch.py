@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f1892d6b48c7a3ec
-#   text hash     3ec1770038c591c2
+#   content hash  bf12102cd4e8c639
+#   text hash     6e4379c490051424
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f1892d6b48c7a3ec
-#   text hash     ce84779a6c829d32
+#   content hash  bf12102cd4e8c639
+#   text hash     3b732e5e2c6c1db7
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f1892d6b48c7a3ec
-#   text hash     12c2e7c9bb53ac8d
+#   content hash  bf12102cd4e8c639
+#   text hash     a2dfedb600d1562a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

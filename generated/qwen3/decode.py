@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cbc7f3c7e76b8d7d
-#   text hash     53e264792c6327cd
+#   content hash  986c628307216b25
+#   text hash     0214aad9b2eea31f
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

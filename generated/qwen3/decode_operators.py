@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cbc7f3c7e76b8d7d
-#   text hash     fad4b5f5096c327c
+#   content hash  986c628307216b25
+#   text hash     eeae3e32194d88f5
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

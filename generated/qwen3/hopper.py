@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cbc7f3c7e76b8d7d
-#   text hash     16fdbe54188b6dc9
+#   content hash  986c628307216b25
+#   text hash     e5dfc61ade5fbb38
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cbc7f3c7e76b8d7d
-#   text hash     204d830feb85bd3d
+#   content hash  986c628307216b25
+#   text hash     58b5a2b0d07ea552
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cbc7f3c7e76b8d7d
-#   text hash     623a81a4531bd961
+#   content hash  986c628307216b25
+#   text hash     bc19ee5bfd313c4d
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

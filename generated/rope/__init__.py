@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7650030ba4b00873
-#   text hash     5bc36830a7477d7d
+#   content hash  fa1910044275e440
+#   text hash     a7f61d4e1918a4c4
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

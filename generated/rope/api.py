@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7650030ba4b00873
-#   text hash     0d1cfb71015b2520
+#   content hash  fa1910044275e440
+#   text hash     3d4ab3fbf3e3c2e2
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7650030ba4b00873
-#   text hash     98c1be7cd45a03b8
+#   content hash  fa1910044275e440
+#   text hash     8633dc1b3601f691
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

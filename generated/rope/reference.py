@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7650030ba4b00873
-#   text hash     dbea1364987296c9
+#   content hash  fa1910044275e440
+#   text hash     4840668881c83109
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7650030ba4b00873
-#   text hash     affbeae8b76a81f1
+#   content hash  fa1910044275e440
+#   text hash     f8d359aad6a9e4f8
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

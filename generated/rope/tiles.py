@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7650030ba4b00873
-#   text hash     8f96ed8fbd0dad86
+#   content hash  fa1910044275e440
+#   text hash     8faf81f17c8c8747
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

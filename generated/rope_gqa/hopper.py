@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5ac18b7568c0d506
-#   text hash     1a3fc19e6da12c83
+#   content hash  097bb07de25db8fe
+#   text hash     547ac766ed9de719
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5ac18b7568c0d506
-#   text hash     08643d468fe86944
+#   content hash  097bb07de25db8fe
+#   text hash     35f1cb386d8d8fa2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

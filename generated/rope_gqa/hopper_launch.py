@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5ac18b7568c0d506
-#   text hash     078d693e5a622ba5
+#   content hash  097bb07de25db8fe
+#   text hash     26506c23c2391add
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5ac18b7568c0d506
-#   text hash     36dbdf5e237f3853
+#   content hash  097bb07de25db8fe
+#   text hash     766e3c74507f7d76
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

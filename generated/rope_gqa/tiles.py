@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5ac18b7568c0d506
-#   text hash     f61fb8a521e76d94
+#   content hash  097bb07de25db8fe
+#   text hash     ebd402b2d46f72e5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  944f86809e00f8b8
-#   text hash     d38f3f54adbacf10
+#   content hash  9f4df54c190855a8
+#   text hash     e41f77baeda9c53f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

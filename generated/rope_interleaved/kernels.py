@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  944f86809e00f8b8
-#   text hash     8e3710779faace14
+#   content hash  9f4df54c190855a8
+#   text hash     b2deb35462a96b11
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

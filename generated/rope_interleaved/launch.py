@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  944f86809e00f8b8
-#   text hash     93e204805572c6c1
+#   content hash  9f4df54c190855a8
+#   text hash     f1b0b7868c5574a4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

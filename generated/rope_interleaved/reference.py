@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  944f86809e00f8b8
-#   text hash     e5a3b99b1e0345e5
+#   content hash  9f4df54c190855a8
+#   text hash     ead24753c0c56451
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6013f502278241da
-#   text hash     8be2ebc9472d52a1
+#   content hash  439caf925f862b95
+#   text hash     be54a53df9f7c28d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

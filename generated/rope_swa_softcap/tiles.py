@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6013f502278241da
-#   text hash     bc4377392e2ac02f
+#   content hash  439caf925f862b95
+#   text hash     c87aee3f0bdd88d4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

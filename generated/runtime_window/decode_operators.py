@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  819eaff8cfd15a14
-#   text hash     e092cf3d2ba2ee80
+#   content hash  6cef74d23347aa03
+#   text hash     79bcbdf26aca12bb
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

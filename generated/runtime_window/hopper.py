@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  819eaff8cfd15a14
-#   text hash     b902adcac0a88688
+#   content hash  6cef74d23347aa03
+#   text hash     6f3877caa277e50e
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

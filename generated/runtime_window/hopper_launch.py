@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  819eaff8cfd15a14
-#   text hash     bae8e8d68f5f32f9
+#   content hash  6cef74d23347aa03
+#   text hash     c0e17002d91f91ef
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

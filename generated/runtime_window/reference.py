@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  819eaff8cfd15a14
-#   text hash     d1834223790b06fc
+#   content hash  6cef74d23347aa03
+#   text hash     5cb414ed4eb05177
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  819eaff8cfd15a14
-#   text hash     02419ce70e7ecb8c
+#   content hash  6cef74d23347aa03
+#   text hash     d68b245d7cee6736
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c8d2d1ada98ef4a0
-#   text hash     5e538b819c57f005
+#   content hash  aef713c4348fec69
+#   text hash     f92469398b027b71
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

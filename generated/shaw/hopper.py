@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c8d2d1ada98ef4a0
-#   text hash     7511a752b0f60ed5
+#   content hash  aef713c4348fec69
+#   text hash     f0ca2bd4003e6ae6
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

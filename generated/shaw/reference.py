@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c8d2d1ada98ef4a0
-#   text hash     e79fe76c687bb7ac
+#   content hash  aef713c4348fec69
+#   text hash     023ff3429cf35426
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

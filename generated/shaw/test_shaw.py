@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c8d2d1ada98ef4a0
-#   text hash     6395226778c07b40
+#   content hash  aef713c4348fec69
+#   text hash     ce20b20bb75c9086
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c8d2d1ada98ef4a0
-#   text hash     0db044bb529b220b
+#   content hash  aef713c4348fec69
+#   text hash     8732f507238c0531
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ce3898a5dc32ff52
-#   text hash     30bdcd73816e6be8
+#   content hash  7306b0c5055f4c1a
+#   text hash     9d9f345b7883e766
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

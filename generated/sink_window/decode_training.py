@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ce3898a5dc32ff52
-#   text hash     564536547b7d94be
+#   content hash  7306b0c5055f4c1a
+#   text hash     8a7e931174b512ca
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

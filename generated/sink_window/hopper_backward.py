@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ce3898a5dc32ff52
-#   text hash     b17559fd96ff1647
+#   content hash  7306b0c5055f4c1a
+#   text hash     1d9357ed101da775
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ce3898a5dc32ff52
-#   text hash     006f3bff1c712621
+#   content hash  7306b0c5055f4c1a
+#   text hash     19a2ac426676f266
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

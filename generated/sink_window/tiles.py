@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ce3898a5dc32ff52
-#   text hash     76adc2074ca52a03
+#   content hash  7306b0c5055f4c1a
+#   text hash     25f18129fae2b161
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

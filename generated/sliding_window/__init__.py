@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f91417593133351c
-#   text hash     3eb4f318b3494fc0
+#   content hash  a703544ac1e120fe
+#   text hash     17bd95b78bc6905a
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

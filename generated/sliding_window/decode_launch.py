@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f91417593133351c
-#   text hash     b8e9258e0dcd07a5
+#   content hash  a703544ac1e120fe
+#   text hash     feaf8b471cc5e876
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

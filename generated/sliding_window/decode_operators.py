@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f91417593133351c
-#   text hash     c98be2fd1bbb9bf3
+#   content hash  a703544ac1e120fe
+#   text hash     070e9bea8bcc45cb
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

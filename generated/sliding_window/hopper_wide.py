@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f91417593133351c
-#   text hash     4ba34f2db8378bd1
+#   content hash  a703544ac1e120fe
+#   text hash     d379e18834f4cc5f
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

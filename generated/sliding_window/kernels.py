@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f91417593133351c
-#   text hash     c7fceedaf676bfe1
+#   content hash  a703544ac1e120fe
+#   text hash     6cc287c9004e7adc
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

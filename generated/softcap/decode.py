@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7e2e415c83d26376
-#   text hash     6a60f67b3e805ff7
+#   content hash  03f9d18c409c7f45
+#   text hash     038b8bd3eb1c49bc
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

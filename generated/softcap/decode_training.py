@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7e2e415c83d26376
-#   text hash     b3865910d0c2bef6
+#   content hash  03f9d18c409c7f45
+#   text hash     078c347eb0f44b9b
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

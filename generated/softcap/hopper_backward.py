@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7e2e415c83d26376
-#   text hash     f522b8e1d91c529b
+#   content hash  03f9d18c409c7f45
+#   text hash     d69ddb029787dde4
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

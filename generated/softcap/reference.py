@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7e2e415c83d26376
-#   text hash     d20844b2b26556f7
+#   content hash  03f9d18c409c7f45
+#   text hash     616b910ddb87af8d
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7e2e415c83d26376
-#   text hash     8789c705cca2622e
+#   content hash  03f9d18c409c7f45
+#   text hash     4edfb96909c316a0
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  367f712950f4b4b9
-#   text hash     2b5a622a16163b15
+#   content hash  9d5bb3da9ca22392
+#   text hash     0a976e97c80cdf2c
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  367f712950f4b4b9
-#   text hash     0537463a55279d9e
+#   content hash  9d5bb3da9ca22392
+#   text hash     8b009b82c286dfb5
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

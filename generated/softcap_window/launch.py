@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  367f712950f4b4b9
-#   text hash     d365433271ea62b5
+#   content hash  9d5bb3da9ca22392
+#   text hash     cc0de2d98b328858
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  367f712950f4b4b9
-#   text hash     c301f5db866fc6de
+#   content hash  9d5bb3da9ca22392
+#   text hash     3a302fb2e4fae693
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

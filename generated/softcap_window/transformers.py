@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  367f712950f4b4b9
-#   text hash     f7080517939acd99
+#   content hash  9d5bb3da9ca22392
+#   text hash     529fd8ec4ec90548
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  52918606ab6b0a12
-#   text hash     484e9f36ee860505
+#   content hash  c880841e67ad1cf4
+#   text hash     3eaceeee3e769a2b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

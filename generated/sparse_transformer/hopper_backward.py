@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  52918606ab6b0a12
-#   text hash     0bc514e376fc8b7a
+#   content hash  c880841e67ad1cf4
+#   text hash     5174a7772dcabc60
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

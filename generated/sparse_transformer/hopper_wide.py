@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  52918606ab6b0a12
-#   text hash     793ee5043c75fb35
+#   content hash  c880841e67ad1cf4
+#   text hash     dea98602c5abded6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

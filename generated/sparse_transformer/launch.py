@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  52918606ab6b0a12
-#   text hash     fdceddc79b6fa61f
+#   content hash  c880841e67ad1cf4
+#   text hash     6fb95649aedeca83
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

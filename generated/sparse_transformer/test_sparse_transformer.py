@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  52918606ab6b0a12
-#   text hash     054da83d65a99b01
+#   content hash  c880841e67ad1cf4
+#   text hash     0c868fefadec01c1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a23c51efb316ec33
-#   text hash     dbde49558216f5c0
+#   content hash  fa9a0ca44aa29e8f
+#   text hash     ab9310e514a7cbac
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a23c51efb316ec33
-#   text hash     89b3578a6ad5093a
+#   content hash  fa9a0ca44aa29e8f
+#   text hash     da2c71e4ce390bb9
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

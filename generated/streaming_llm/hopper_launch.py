@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a23c51efb316ec33
-#   text hash     80498d734fd072a3
+#   content hash  fa9a0ca44aa29e8f
+#   text hash     cc590fef415f6675
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

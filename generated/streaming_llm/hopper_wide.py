@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a23c51efb316ec33
-#   text hash     f362f76c1bc44407
+#   content hash  fa9a0ca44aa29e8f
+#   text hash     f46108bad2f3b8f4
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

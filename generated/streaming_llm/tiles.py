@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a23c51efb316ec33
-#   text hash     a64186569155e51c
+#   content hash  fa9a0ca44aa29e8f
+#   text hash     ae04186177ac3a8e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

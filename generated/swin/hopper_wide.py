@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  74dc6de89d600137
-#   text hash     0fcf1e2c089a3b6b
+#   content hash  92102c81575bd29b
+#   text hash     c05596ea01779e58
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

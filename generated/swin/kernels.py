@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  74dc6de89d600137
-#   text hash     94280da07b65e0f6
+#   content hash  92102c81575bd29b
+#   text hash     0804939ab40ad407
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  74dc6de89d600137
-#   text hash     c5ec1ef4b5fc93e9
+#   content hash  92102c81575bd29b
+#   text hash     d18ea07a82f2b26e
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

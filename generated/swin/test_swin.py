@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  74dc6de89d600137
-#   text hash     5257d6b7b3d77203
+#   content hash  92102c81575bd29b
+#   text hash     7bc36534a9def03a
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  74dc6de89d600137
-#   text hash     68e0a63c7e49c211
+#   content hash  92102c81575bd29b
+#   text hash     1d2c78d077aea1c6
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7da455f23b398326
-#   text hash     db4fa48b03601b33
+#   content hash  db459cfee37a47c0
+#   text hash     b7eeb811d148c9d1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

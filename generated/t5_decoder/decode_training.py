@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7da455f23b398326
-#   text hash     327ba3757a05d9ab
+#   content hash  db459cfee37a47c0
+#   text hash     ba73f0c7f8b4fe50
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

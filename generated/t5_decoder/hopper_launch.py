@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7da455f23b398326
-#   text hash     451fe5167395657b
+#   content hash  db459cfee37a47c0
+#   text hash     5fc02f4ee2009620
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

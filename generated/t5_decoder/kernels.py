@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7da455f23b398326
-#   text hash     b44d9b79bdc5a2d2
+#   content hash  db459cfee37a47c0
+#   text hash     d87322abb2d00301
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7da455f23b398326
-#   text hash     4769390298b1f3ad
+#   content hash  db459cfee37a47c0
+#   text hash     fe0c91a37b9e0af7
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ba1ae6a84615e7ed
-#   text hash     18d577acd32b00ab
+#   content hash  508a6df63a8b6121
+#   text hash     64f4ba1abe299187
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

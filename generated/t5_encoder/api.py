@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ba1ae6a84615e7ed
-#   text hash     c62f0dc024bef5f0
+#   content hash  508a6df63a8b6121
+#   text hash     d5495f5a4188a427
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

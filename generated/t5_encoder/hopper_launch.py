@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ba1ae6a84615e7ed
-#   text hash     ce34e79470d8a3c7
+#   content hash  508a6df63a8b6121
+#   text hash     d5bdd10dcb8b37f7
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ba1ae6a84615e7ed
-#   text hash     dfc1c78b50e0a445
+#   content hash  508a6df63a8b6121
+#   text hash     0ff42f463987855b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

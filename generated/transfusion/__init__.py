@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7ac662f02ecfbf67
-#   text hash     4a41faed0184ce71
+#   content hash  691a45c0257f357f
+#   text hash     713f6b0d4cc41d0f
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7ac662f02ecfbf67
-#   text hash     f4b0b29c03645b63
+#   content hash  691a45c0257f357f
+#   text hash     634f5fdaa7981ed2
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

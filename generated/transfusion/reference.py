@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7ac662f02ecfbf67
-#   text hash     27d8986d39e5180a
+#   content hash  691a45c0257f357f
+#   text hash     aaa411c472f3ed96
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7ac662f02ecfbf67
-#   text hash     6948d3300363592e
+#   content hash  691a45c0257f357f
+#   text hash     8d12c0b9dc0c56cc
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7ac662f02ecfbf67
-#   text hash     52b972f10f1f0e57
+#   content hash  691a45c0257f357f
+#   text hash     cef37abf70310b6c
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

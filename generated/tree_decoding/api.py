@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e430265962b42901
-#   text hash     b807b6e0e9deda46
+#   content hash  93958f8a1e5b9b81
+#   text hash     a46d12cde1358990
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e430265962b42901
-#   text hash     33a9baf5e3980718
+#   content hash  93958f8a1e5b9b81
+#   text hash     acc71c0e8ef3f7c3
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

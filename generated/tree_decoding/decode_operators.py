@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e430265962b42901
-#   text hash     f3469fd42c0aa9e6
+#   content hash  93958f8a1e5b9b81
+#   text hash     58b296839648feaa
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e430265962b42901
-#   text hash     a4d594eed65611bd
+#   content hash  93958f8a1e5b9b81
+#   text hash     cdd570bf97892911
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e430265962b42901
-#   text hash     3bac83a256106999
+#   content hash  93958f8a1e5b9b81
+#   text hash     e5ce4cad0cc92b8d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -255,7 +255,16 @@ def _of_sums() -> Iterator[Row]:
     yield "first_key", "the first key that is summed up"
     yield "HEADS, BLOCK_H", "heads that have sums, and those of a program; of `append_rows` all key heads"
     yield "x_ptr, RESET", "what `sum_keys` sums up; the largest value that begins a document, and counts 0"
-    yield "x, resets, begins", "values of a stretch, which of them begin a document, and their places, -1 elsewhere"
+    yield "STRIPS", "strips of a stretch that a program sums up side by side, of BLOCK_H keys each"
+    yield "k_first", "the first key of each strip"
+    yield "own", "which heads there are"
+    yield "values, resets", "what a thread sums up, and which of it begins a document"
+    yield (
+        "totals, total, begin",
+        "the sums up to each key of a strip and of all, and where its last document begins, or -1",
+    )
+    yield "before, sums", "the sum of all strips before, and the sums up to each key of the stretch"
+    yield "begins", "the same of many stretches"
     yield "sums_begin, x_sums_begin", "where the sums of an input x begin in the workspace, in steps of 16 values"
     yield "x_base", "where the sums of x stand, for the heads of a tile's rows"
     yield (

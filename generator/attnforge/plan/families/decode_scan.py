@@ -17,7 +17,7 @@ from ..statements import Statement
 
 _AXES = {"page": ("batch",), "token": ("token",), "head": ("head", "kv_head")}
 _HEADS = {"head": "q.shape[-2]", "kv_head": "k.shape[-2]"}
-MOST_HEADS = 8  # that a program sums up
+MOST_HEADS = 16  # that a program sums up
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Scans:
     @property
     def functions(self) -> tuple[Function, ...]:
         """The functions that kernels call for them."""
-        found = ("find_sums", "sum_before", "load_sums", "find_begin")
+        found = ("find_sums", "load_summed", "joined", "sum_before", "load_sums", "find_begin")
         return jitted("decode/sum_functions", *found) if self.each else ()
 
     @property

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  48e925cada0e3a62
-#   text hash     87099a39fe4d423d
+#   content hash  1a75957bbc857e69
+#   text hash     5d92a21ff3a110d2
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  48e925cada0e3a62
-#   text hash     75de3701bf7d3248
+#   content hash  1a75957bbc857e69
+#   text hash     5cd1c8d8f304ac50
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

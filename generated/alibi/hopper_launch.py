@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  48e925cada0e3a62
-#   text hash     6191233e194351ec
+#   content hash  1a75957bbc857e69
+#   text hash     28ed062249b881d6
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

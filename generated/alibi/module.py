@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  48e925cada0e3a62
-#   text hash     91dd497032628a40
+#   content hash  1a75957bbc857e69
+#   text hash     a23ace577b5a8be7
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

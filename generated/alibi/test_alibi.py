@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  48e925cada0e3a62
-#   text hash     ca70bf604f5f5510
+#   content hash  1a75957bbc857e69
+#   text hash     ef32a9ee4cb2d6e6
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6fa69ff148f85878
-#   text hash     c7470711c5a4563f
+#   content hash  6d3e33d54a50a930
+#   text hash     7378205928560345
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

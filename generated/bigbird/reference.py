@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6fa69ff148f85878
-#   text hash     c6c7d7a938d31f3f
+#   content hash  6d3e33d54a50a930
+#   text hash     b5b28a5d41ea5f81
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

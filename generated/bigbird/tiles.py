@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6fa69ff148f85878
-#   text hash     73b62a00d93fb065
+#   content hash  6d3e33d54a50a930
+#   text hash     4f9b638b5873e0b6
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  daa729d560ce7d72
-#   text hash     bdd41400d8d9c88a
+#   content hash  1b64ba8081df85bd
+#   text hash     e26be3279a24a3b9
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  daa729d560ce7d72
-#   text hash     1d57d705dbb818e8
+#   content hash  1b64ba8081df85bd
+#   text hash     768c528f35e72099
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  daa729d560ce7d72
-#   text hash     7cc6f3e145de5d25
+#   content hash  1b64ba8081df85bd
+#   text hash     21cbf22c6c431e41
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

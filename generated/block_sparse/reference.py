@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  daa729d560ce7d72
-#   text hash     35a71e424130a1c2
+#   content hash  1b64ba8081df85bd
+#   text hash     b2c64e8f1ec2e0ad
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

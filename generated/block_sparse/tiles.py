@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  daa729d560ce7d72
-#   text hash     55ec712fa041b537
+#   content hash  1b64ba8081df85bd
+#   text hash     85e7eea08e27541a
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  66b43a01378c779b
-#   text hash     5ab70edfee02c0f5
+#   content hash  b496fcec56cf8803
+#   text hash     1c7ee2fa7ab023da
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  66b43a01378c779b
-#   text hash     aa65032edd1e63e8
+#   content hash  b496fcec56cf8803
+#   text hash     cf21c77a61bb3807
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

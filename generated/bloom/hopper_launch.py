@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  66b43a01378c779b
-#   text hash     8936313048c7eb43
+#   content hash  b496fcec56cf8803
+#   text hash     72429cecb4b8d1a8
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  66b43a01378c779b
-#   text hash     cfad6bb6379f89f0
+#   content hash  b496fcec56cf8803
+#   text hash     d743694243b56021
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

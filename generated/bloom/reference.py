@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  66b43a01378c779b
-#   text hash     3ff97efeef203b67
+#   content hash  b496fcec56cf8803
+#   text hash     aa961938b96dceb2
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

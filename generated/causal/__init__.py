@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1e6479cdf1fcb760
-#   text hash     83e8a30cfa3be7ae
+#   content hash  3fcf18b5b7b7c62f
+#   text hash     de6b3609a0d9aa34
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

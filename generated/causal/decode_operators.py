@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1e6479cdf1fcb760
-#   text hash     d905651b81a7713d
+#   content hash  3fcf18b5b7b7c62f
+#   text hash     22df4df3c331c71b
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

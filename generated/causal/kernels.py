@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1e6479cdf1fcb760
-#   text hash     b0747be81aac8c83
+#   content hash  3fcf18b5b7b7c62f
+#   text hash     cb017d722877177e
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1e6479cdf1fcb760
-#   text hash     b3faf182c63c9120
+#   content hash  3fcf18b5b7b7c62f
+#   text hash     972e82891f864bb8
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1e6479cdf1fcb760
-#   text hash     7ff4e97ac361bb9a
+#   content hash  3fcf18b5b7b7c62f
+#   text hash     7bd6225cd69c08a4
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

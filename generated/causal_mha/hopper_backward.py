@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  620f46ce8d096458
-#   text hash     077b30ea66d2c533
+#   content hash  d05f5229b83ddee4
+#   text hash     844fe49e17aa68cc
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

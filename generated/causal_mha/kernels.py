@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  620f46ce8d096458
-#   text hash     ef6770a68636f967
+#   content hash  d05f5229b83ddee4
+#   text hash     330d067e22abd4dd
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  620f46ce8d096458
-#   text hash     3e81e02d88e75666
+#   content hash  d05f5229b83ddee4
+#   text hash     977f37395c1d3832
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

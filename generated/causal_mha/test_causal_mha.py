@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  620f46ce8d096458
-#   text hash     02608a7dcc5cf9fd
+#   content hash  d05f5229b83ddee4
+#   text hash     c9693bb2effe4887
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  620f46ce8d096458
-#   text hash     69c138053a92398f
+#   content hash  d05f5229b83ddee4
+#   text hash     31e0f0c0148063b6
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

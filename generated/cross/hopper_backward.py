@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3fcb52e712f1f161
-#   text hash     b4f5ddf19891ba83
+#   content hash  f10a562933692e4f
+#   text hash     e0ca3001846a655b
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3fcb52e712f1f161
-#   text hash     39025d908e612825
+#   content hash  f10a562933692e4f
+#   text hash     ead4f0bf70c9afef
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

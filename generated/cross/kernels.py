@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3fcb52e712f1f161
-#   text hash     44f144ac4e1b9f91
+#   content hash  f10a562933692e4f
+#   text hash     6ae6e7ee5f1fad40
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

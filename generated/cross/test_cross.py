@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3fcb52e712f1f161
-#   text hash     68bed1481e3197f1
+#   content hash  f10a562933692e4f
+#   text hash     6f9545e541462d25
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3fcb52e712f1f161
-#   text hash     7536312ff88cd573
+#   content hash  f10a562933692e4f
+#   text hash     2882b1c107169e3b
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3fcb52e712f1f161
-#   text hash     c262dee1ae957cad
+#   content hash  f10a562933692e4f
+#   text hash     d15831b07175261f
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

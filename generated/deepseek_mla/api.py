@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  859893a1a10ee931
-#   text hash     fa32f0e866e8699d
+#   content hash  74d42442016d7133
+#   text hash     49b77c5c28491000
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  859893a1a10ee931
-#   text hash     eb0ce486129b89b4
+#   content hash  74d42442016d7133
+#   text hash     4dd1cd0810c3a01f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

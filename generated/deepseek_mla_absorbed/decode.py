@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e07e61cd19ff2eee
-#   text hash     3ee15c15c5219d0f
+#   content hash  03c5ea210d0f355e
+#   text hash     496e6304aeefba6e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

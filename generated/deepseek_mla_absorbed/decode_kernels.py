@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e07e61cd19ff2eee
-#   text hash     dd36be3796b48f12
+#   content hash  03c5ea210d0f355e
+#   text hash     1fc39e0b793e7a67
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -423,7 +423,8 @@ def attend_split(
     v_scale = 1.0
     if BY_HEAD:
         # scales that all keys share are factors of rows, and of their result
-        unit, v_scale = tl.load(k_scale_ptr), tl.load(v_scale_ptr)
+        unit = tl.load(k_scale_ptr)
+        v_scale = tl.load(v_scale_ptr)
         q_unit = unit * (tl.full([BLOCK_M], 1.0, tl.float32) if q_unit is None else q_unit)
         k_scale_ptr, v_scale_ptr = None, None
     # [BLOCK_M, BLOCK_DV]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e07e61cd19ff2eee
-#   text hash     6fcdf4d2c25e4df2
+#   content hash  03c5ea210d0f355e
+#   text hash     240c15cb222b0458
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e07e61cd19ff2eee
-#   text hash     4f990eda0ec31c6e
+#   content hash  03c5ea210d0f355e
+#   text hash     15312526d2948954
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fa0c1699d94376f3
-#   text hash     f4f72cda15f4eb54
+#   content hash  4c44a4bcd0b0eb84
+#   text hash     1b74aa0662fdfbd9
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

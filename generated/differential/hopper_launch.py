@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fa0c1699d94376f3
-#   text hash     30e0b732e58f7473
+#   content hash  4c44a4bcd0b0eb84
+#   text hash     38d7466f38eabc90
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

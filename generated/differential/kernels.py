@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fa0c1699d94376f3
-#   text hash     6c9095f854a69d96
+#   content hash  4c44a4bcd0b0eb84
+#   text hash     a60b198542f56d8c
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

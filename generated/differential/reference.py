@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fa0c1699d94376f3
-#   text hash     8a23474be938351f
+#   content hash  4c44a4bcd0b0eb84
+#   text hash     ac93b807f771d58d
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

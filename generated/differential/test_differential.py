@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fa0c1699d94376f3
-#   text hash     d1027185a588b102
+#   content hash  4c44a4bcd0b0eb84
+#   text hash     2c4211a7115a086f
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

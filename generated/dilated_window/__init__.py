@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0ff121e512f1091e
-#   text hash     36bf3738d616a9d0
+#   content hash  f394784258a25b21
+#   text hash     8776cd3a853a9a02
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

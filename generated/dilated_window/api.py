@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0ff121e512f1091e
-#   text hash     3a1f166c269b5327
+#   content hash  f394784258a25b21
+#   text hash     271e7d780c2d5610
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

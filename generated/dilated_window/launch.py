@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0ff121e512f1091e
-#   text hash     14415b709ddab7c5
+#   content hash  f394784258a25b21
+#   text hash     59fa6d11e0858473
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

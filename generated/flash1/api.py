@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f9471b8dd649d6dd
-#   text hash     9d37516d6b5a56b0
+#   content hash  c5784f2831eacba3
+#   text hash     79051c3b4f8fbdaf
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

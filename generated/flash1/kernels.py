@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f9471b8dd649d6dd
-#   text hash     6d94523bba098752
+#   content hash  c5784f2831eacba3
+#   text hash     efdef3b87dac5d12
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f9471b8dd649d6dd
-#   text hash     4be9ee31bc43c1bb
+#   content hash  c5784f2831eacba3
+#   text hash     0f2c6e2d63bac00a
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f9471b8dd649d6dd
-#   text hash     e370563b32a28588
+#   content hash  c5784f2831eacba3
+#   text hash     74fb8e8890fd0054
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

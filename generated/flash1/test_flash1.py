@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f9471b8dd649d6dd
-#   text hash     8f1a8374600cef87
+#   content hash  c5784f2831eacba3
+#   text hash     e60f3c809b62c970
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  751c77a8ccf68ce8
-#   text hash     64350b4b3eb9522f
+#   content hash  44f1d6cb4d1f0de9
+#   text hash     a7785fc0efdef0c9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  751c77a8ccf68ce8
-#   text hash     d927767b9469095f
+#   content hash  44f1d6cb4d1f0de9
+#   text hash     03348a11c987628b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

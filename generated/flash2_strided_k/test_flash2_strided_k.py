@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  751c77a8ccf68ce8
-#   text hash     05d7fd3acfff9a9d
+#   content hash  44f1d6cb4d1f0de9
+#   text hash     7f5d1236ab62ec84
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  751c77a8ccf68ce8
-#   text hash     ecea779fe672c1c6
+#   content hash  44f1d6cb4d1f0de9
+#   text hash     7d8a2912bdcefadf
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

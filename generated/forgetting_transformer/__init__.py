@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ffc6e71469454955
-#   text hash     68c51df735a82cb1
+#   content hash  863487d6d147e4b4
+#   text hash     0163da5f94fbde6d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ffc6e71469454955
-#   text hash     fc17a1c5adfa2483
+#   content hash  863487d6d147e4b4
+#   text hash     2fb3b8208969a924
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

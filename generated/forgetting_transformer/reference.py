@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ffc6e71469454955
-#   text hash     ca3adbe4a7b6b10f
+#   content hash  863487d6d147e4b4
+#   text hash     7b1dcb46984ebb97
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

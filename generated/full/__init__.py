@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e1a2d94abf587ab5
-#   text hash     c812fa932e7cbd8d
+#   content hash  0b5edb803b047ebf
+#   text hash     eeb00564f2417e6b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e1a2d94abf587ab5
-#   text hash     cb1d1460be0ca4a5
+#   content hash  0b5edb803b047ebf
+#   text hash     c969ee0f04323bb9
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

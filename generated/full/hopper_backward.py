@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e1a2d94abf587ab5
-#   text hash     d0e373dc8ab2fad4
+#   content hash  0b5edb803b047ebf
+#   text hash     00a9939be06fa61a
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e1a2d94abf587ab5
-#   text hash     9bc513c577dfd216
+#   content hash  0b5edb803b047ebf
+#   text hash     099e8309c0ea586e
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e1a2d94abf587ab5
-#   text hash     611e6fdbda650920
+#   content hash  0b5edb803b047ebf
+#   text hash     757eba1c99f05d14
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e1a2d94abf587ab5
-#   text hash     fbeffbbdea982014
+#   content hash  0b5edb803b047ebf
+#   text hash     58817f5c995c1915
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e1a2d94abf587ab5
-#   text hash     36e6802b678544e7
+#   content hash  0b5edb803b047ebf
+#   text hash     2d3b80c8031800c1
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9fb7e5837e4e989c
-#   text hash     da3cb28e12d8c09a
+#   content hash  2823d78eb207b0d4
+#   text hash     e95401669cc84fc9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

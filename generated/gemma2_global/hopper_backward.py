@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9fb7e5837e4e989c
-#   text hash     529f2ea97149dfe3
+#   content hash  2823d78eb207b0d4
+#   text hash     2ccac72a1c5beafb
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9fb7e5837e4e989c
-#   text hash     fc8ddaf3876c041e
+#   content hash  2823d78eb207b0d4
+#   text hash     a5da40a9536c7a14
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9fb7e5837e4e989c
-#   text hash     0e17e98d11bb17fb
+#   content hash  2823d78eb207b0d4
+#   text hash     3008b1b46d498e0e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9fb7e5837e4e989c
-#   text hash     0a2f3527fdb54da7
+#   content hash  2823d78eb207b0d4
+#   text hash     94e4237dcbb18848
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fde1d7391939fdd3
-#   text hash     ea570669f7af27be
+#   content hash  d31d24139e1fbadc
+#   text hash     e97d26792a03f2e8
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

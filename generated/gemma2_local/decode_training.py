@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fde1d7391939fdd3
-#   text hash     c7ea228352b04c4f
+#   content hash  d31d24139e1fbadc
+#   text hash     23afd8f0d34622eb
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

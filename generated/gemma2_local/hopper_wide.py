@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fde1d7391939fdd3
-#   text hash     2e0ef4f0ce0ad63b
+#   content hash  d31d24139e1fbadc
+#   text hash     c5a1de9b57e700f1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

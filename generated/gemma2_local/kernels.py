@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fde1d7391939fdd3
-#   text hash     c9ff025c87fcf447
+#   content hash  d31d24139e1fbadc
+#   text hash     ac5b1fae9d096015
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fde1d7391939fdd3
-#   text hash     7814700c2e3c58e7
+#   content hash  d31d24139e1fbadc
+#   text hash     8ed5f18743fe9d08
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

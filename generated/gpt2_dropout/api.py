@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ebef8c2572bbea2b
-#   text hash     146981852269dba9
+#   content hash  f4cce48a83ebf233
+#   text hash     b83dfd607b863100
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ebef8c2572bbea2b
-#   text hash     232496c9054c6dce
+#   content hash  f4cce48a83ebf233
+#   text hash     fab1f4a30bc88280
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ebef8c2572bbea2b
-#   text hash     e061e992894db76c
+#   content hash  f4cce48a83ebf233
+#   text hash     34f03d44ffdaad95
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

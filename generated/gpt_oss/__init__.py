@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f9abe4a4d528b9cd
-#   text hash     14edc9c586047c46
+#   content hash  b837bac41a4a0a7a
+#   text hash     e597b63db4cf4552
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f9abe4a4d528b9cd
-#   text hash     f1090fb326c72077
+#   content hash  b837bac41a4a0a7a
+#   text hash     8d4acc759dc918ae
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f9abe4a4d528b9cd
-#   text hash     3eaed701b3b6ec18
+#   content hash  b837bac41a4a0a7a
+#   text hash     2ac2556980bbda14
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f9abe4a4d528b9cd
-#   text hash     51d065b709074298
+#   content hash  b837bac41a4a0a7a
+#   text hash     fa7d8ea72610c27c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f9abe4a4d528b9cd
-#   text hash     d7e6fddb38caf5d4
+#   content hash  b837bac41a4a0a7a
+#   text hash     442ccca25265227e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e97be5049f282dc5
-#   text hash     cc1c9b02b3c64b14
+#   content hash  93a8dc44775887ea
+#   text hash     72c56a7befe53cd9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

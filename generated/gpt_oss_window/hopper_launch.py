@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e97be5049f282dc5
-#   text hash     f9ad72ad15e9742b
+#   content hash  93a8dc44775887ea
+#   text hash     a696f0554350aaa5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

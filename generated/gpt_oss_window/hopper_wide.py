@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e97be5049f282dc5
-#   text hash     0c9cd80cdeb7d9e2
+#   content hash  93a8dc44775887ea
+#   text hash     76e9d33ffd0d08c9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

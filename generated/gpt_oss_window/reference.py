@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e97be5049f282dc5
-#   text hash     6e94aa1f8eaeef58
+#   content hash  93a8dc44775887ea
+#   text hash     ae4bcd09b9d51216
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

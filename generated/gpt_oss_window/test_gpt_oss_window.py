@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e97be5049f282dc5
-#   text hash     0cdc8f2f632356cd
+#   content hash  93a8dc44775887ea
+#   text hash     d887b39dd35b8659
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

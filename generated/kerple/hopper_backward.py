@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b023a64b0f76c161
-#   text hash     03f937eafc5733dc
+#   content hash  a03798ce94ccf590
+#   text hash     c7ceafc63cb78d60
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

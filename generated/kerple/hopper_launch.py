@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b023a64b0f76c161
-#   text hash     1de38d9ddc055723
+#   content hash  a03798ce94ccf590
+#   text hash     22cc62183cd9971c
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b023a64b0f76c161
-#   text hash     971dfbd5d7a66de8
+#   content hash  a03798ce94ccf590
+#   text hash     3d79aca96bd29dfb
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

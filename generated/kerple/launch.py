@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b023a64b0f76c161
-#   text hash     ae6d0d8ec17ffcbb
+#   content hash  a03798ce94ccf590
+#   text hash     9a016eb6f2282f03
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

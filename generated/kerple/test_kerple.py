@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b023a64b0f76c161
-#   text hash     8ca4e4e516592479
+#   content hash  a03798ce94ccf590
+#   text hash     25dff13752b7f51d
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1728be13c999c42f
-#   text hash     dca19c7336b1f8b2
+#   content hash  1f9f6991eaba6608
+#   text hash     e873e78a03cf5811
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1728be13c999c42f
-#   text hash     7a0701ed7aa4c728
+#   content hash  1f9f6991eaba6608
+#   text hash     43ef7c4f1698708a
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

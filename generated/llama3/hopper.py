@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1728be13c999c42f
-#   text hash     6022beaa3925d2b2
+#   content hash  1f9f6991eaba6608
+#   text hash     2c660511fea65d44
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

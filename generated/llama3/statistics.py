@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1728be13c999c42f
-#   text hash     c370f0b443cc8e1e
+#   content hash  1f9f6991eaba6608
+#   text hash     21f68e10c04d5be9
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

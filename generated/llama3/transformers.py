@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1728be13c999c42f
-#   text hash     4e204718a1d14d1c
+#   content hash  1f9f6991eaba6608
+#   text hash     a2296334ab081084
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

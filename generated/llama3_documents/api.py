@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cb818bdd5d2a346c
-#   text hash     c2252bd91d6d6248
+#   content hash  00519b7fabe1cf34
+#   text hash     b781ee95c1088904
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

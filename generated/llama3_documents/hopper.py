@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cb818bdd5d2a346c
-#   text hash     a4cca46432556a95
+#   content hash  00519b7fabe1cf34
+#   text hash     88057eb2d03e33be
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cb818bdd5d2a346c
-#   text hash     acccd8af572ca226
+#   content hash  00519b7fabe1cf34
+#   text hash     a4d176aafb3d9422
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

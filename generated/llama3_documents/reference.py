@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cb818bdd5d2a346c
-#   text hash     ae25e736fe9dec34
+#   content hash  00519b7fabe1cf34
+#   text hash     a5217925240a9832
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

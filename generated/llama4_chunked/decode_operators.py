@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  381b3627a9995578
-#   text hash     58e9b4b69fd6f3ba
+#   content hash  8f3ea29625c60a7a
+#   text hash     eb67cf19a5ff8b75
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  381b3627a9995578
-#   text hash     a70eb4388d26a15f
+#   content hash  8f3ea29625c60a7a
+#   text hash     97c07772bd18b6bc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  381b3627a9995578
-#   text hash     a07fc8499c5d34fd
+#   content hash  8f3ea29625c60a7a
+#   text hash     39bd78d40f8cf7ef
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  381b3627a9995578
-#   text hash     00977ad9ddab88a4
+#   content hash  8f3ea29625c60a7a
+#   text hash     c8de94f52aa3af1a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

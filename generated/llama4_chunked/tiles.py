@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  381b3627a9995578
-#   text hash     5eff665a4b3a0b47
+#   content hash  8f3ea29625c60a7a
+#   text hash     30b2b217629693f8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

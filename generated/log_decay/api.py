@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  703438a58ebdb6ad
-#   text hash     2e41372bb678403c
+#   content hash  9d2ef9508e3c75b6
+#   text hash     34ab458e9112ba0e
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

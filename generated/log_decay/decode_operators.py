@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  703438a58ebdb6ad
-#   text hash     84f5775550f06fb8
+#   content hash  9d2ef9508e3c75b6
+#   text hash     13b5b47e40c2c34e
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

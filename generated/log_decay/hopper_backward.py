@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  703438a58ebdb6ad
-#   text hash     7785ba009d715d63
+#   content hash  9d2ef9508e3c75b6
+#   text hash     3628d97afdf16678
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  703438a58ebdb6ad
-#   text hash     6d75d64116bab1f5
+#   content hash  9d2ef9508e3c75b6
+#   text hash     d46ccf6af192265a
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

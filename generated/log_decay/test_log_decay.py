@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  703438a58ebdb6ad
-#   text hash     ee1da0ff9f964e92
+#   content hash  9d2ef9508e3c75b6
+#   text hash     d6cc7e266ed6f123
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f71a637045d24d48
-#   text hash     bb0faf4dbd6920e6
+#   content hash  2a52e483224cdca7
+#   text hash     7ad4525d5032488b
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

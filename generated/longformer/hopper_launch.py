@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f71a637045d24d48
-#   text hash     f537fd50fb9d63fa
+#   content hash  2a52e483224cdca7
+#   text hash     79303fc97545ad69
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

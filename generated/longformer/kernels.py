@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f71a637045d24d48
-#   text hash     a4d87ea8047d2fa1
+#   content hash  2a52e483224cdca7
+#   text hash     58afb4c56e044d20
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f71a637045d24d48
-#   text hash     381acb2bb8fbe2a6
+#   content hash  2a52e483224cdca7
+#   text hash     1910364b89bb65a9
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f71a637045d24d48
-#   text hash     ac22b859e482552d
+#   content hash  2a52e483224cdca7
+#   text hash     52dcfb3115b4d4ca
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c7d8b20c8af0b0d6
-#   text hash     03c16bc661dd7419
+#   content hash  183d5fef13f105da
+#   text hash     7672ba393eb01a47
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c7d8b20c8af0b0d6
-#   text hash     288b697f5f69401e
+#   content hash  183d5fef13f105da
+#   text hash     8b79ae2ec05dfbb0
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

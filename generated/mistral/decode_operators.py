@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c7d8b20c8af0b0d6
-#   text hash     52f0a97c154f3290
+#   content hash  183d5fef13f105da
+#   text hash     227a9b9060a168c0
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

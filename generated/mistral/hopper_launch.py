@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c7d8b20c8af0b0d6
-#   text hash     4ac7b2aecc557e9b
+#   content hash  183d5fef13f105da
+#   text hash     f55c9b7721ffac94
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

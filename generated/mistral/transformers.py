@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c7d8b20c8af0b0d6
-#   text hash     20ebb38bd5f3b43d
+#   content hash  183d5fef13f105da
+#   text hash     874c624d2462e4e2
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

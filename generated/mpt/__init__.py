@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0655665522e9b1b2
-#   text hash     ee7fb96939a3787a
+#   content hash  876662db7fe78652
+#   text hash     bd62b2ec1ae04a90
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0655665522e9b1b2
-#   text hash     319c467c9daa4705
+#   content hash  876662db7fe78652
+#   text hash     8144870d379c038e
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0655665522e9b1b2
-#   text hash     3d754bb1e2dde826
+#   content hash  876662db7fe78652
+#   text hash     0a5440eac4782189
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

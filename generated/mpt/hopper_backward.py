@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0655665522e9b1b2
-#   text hash     852e9d05b768fb85
+#   content hash  876662db7fe78652
+#   text hash     dd30031763ee3cf7
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

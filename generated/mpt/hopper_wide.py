@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0655665522e9b1b2
-#   text hash     25e1b9a43a1d43df
+#   content hash  876662db7fe78652
+#   text hash     c87f7807949c942c
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0655665522e9b1b2
-#   text hash     28a09defbf40068b
+#   content hash  876662db7fe78652
+#   text hash     649c899be52693ee
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

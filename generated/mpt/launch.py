@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0655665522e9b1b2
-#   text hash     0a15bf2dbfb74fdd
+#   content hash  876662db7fe78652
+#   text hash     03f5a04d16b9c664
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a8f264a05b9e3f13
-#   text hash     7d7821b084aea059
+#   content hash  f4cd70ffe1e9d7c6
+#   text hash     97e892b644b845e1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a8f264a05b9e3f13
-#   text hash     3765153f22b10752
+#   content hash  f4cd70ffe1e9d7c6
+#   text hash     be8bb08be3488600
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a8f264a05b9e3f13
-#   text hash     c755021ea13c2447
+#   content hash  f4cd70ffe1e9d7c6
+#   text hash     5aad1b3afdbc5e9a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

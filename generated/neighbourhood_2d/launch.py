@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a8f264a05b9e3f13
-#   text hash     fc4b90005b9438a7
+#   content hash  f4cd70ffe1e9d7c6
+#   text hash     c65d15437eea0809
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a8f264a05b9e3f13
-#   text hash     8a6a8d0dd9e64d6b
+#   content hash  f4cd70ffe1e9d7c6
+#   text hash     eeccc32306083dc7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

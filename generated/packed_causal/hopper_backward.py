@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  90e55114c66b5afe
-#   text hash     9652a2d907425651
+#   content hash  e2f3cba47f1de016
+#   text hash     c896d66e65ff78a9
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  90e55114c66b5afe
-#   text hash     4a10a3b2ff0a3beb
+#   content hash  e2f3cba47f1de016
+#   text hash     7ea5525b071d2fa9
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

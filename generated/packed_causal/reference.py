@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  90e55114c66b5afe
-#   text hash     c216c4458d5e4c5f
+#   content hash  e2f3cba47f1de016
+#   text hash     fea70d316e85e6d5
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

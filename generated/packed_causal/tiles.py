@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  90e55114c66b5afe
-#   text hash     fb13f3711a07860c
+#   content hash  e2f3cba47f1de016
+#   text hash     425d8153e0a2df1c
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  90e55114c66b5afe
-#   text hash     860da23ee132630c
+#   content hash  e2f3cba47f1de016
+#   text hash     5e2c97b0fa788922
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4eb1bc98e4ac22e6
-#   text hash     4e97c1b680bfcc5a
+#   content hash  62767e5ca086b41d
+#   text hash     ed6c798ea66da9fb
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4eb1bc98e4ac22e6
-#   text hash     4133b08bf94acbe6
+#   content hash  62767e5ca086b41d
+#   text hash     835d97a95eeae814
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

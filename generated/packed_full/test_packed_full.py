@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4eb1bc98e4ac22e6
-#   text hash     9200c9324cb330da
+#   content hash  62767e5ca086b41d
+#   text hash     bbc1725ff563cf4c
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4eb1bc98e4ac22e6
-#   text hash     7c58623b62523d66
+#   content hash  62767e5ca086b41d
+#   text hash     eefba90ef060a4c8
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

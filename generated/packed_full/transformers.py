@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4eb1bc98e4ac22e6
-#   text hash     7fcb1cf3dcf6a2f4
+#   content hash  62767e5ca086b41d
+#   text hash     781e6e0a87f12696
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

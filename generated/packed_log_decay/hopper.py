@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6b7126a9a6b1ffa4
-#   text hash     52544214b46964d0
+#   content hash  66a567f846597cad
+#   text hash     e6a6beb90f3237ae
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

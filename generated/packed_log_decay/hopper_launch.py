@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6b7126a9a6b1ffa4
-#   text hash     7d72a9707e19ee62
+#   content hash  66a567f846597cad
+#   text hash     6175eb84d1e1bc6c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6b7126a9a6b1ffa4
-#   text hash     c77dbe8b2b6235cd
+#   content hash  66a567f846597cad
+#   text hash     b13f778ac913941a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

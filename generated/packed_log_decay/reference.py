@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6b7126a9a6b1ffa4
-#   text hash     597d836c430b2d2f
+#   content hash  66a567f846597cad
+#   text hash     06913772adffbaf6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

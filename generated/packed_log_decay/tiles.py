@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6b7126a9a6b1ffa4
-#   text hash     eb33e91c6fd6988d
+#   content hash  66a567f846597cad
+#   text hash     40be988eee9a0195
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

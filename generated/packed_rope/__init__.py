@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1fcbaab52055238c
-#   text hash     f5bb0bb8d62c60f5
+#   content hash  b95983faa457b38f
+#   text hash     3f1121a3a47d16d2
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

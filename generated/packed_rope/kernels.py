@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1fcbaab52055238c
-#   text hash     f2a98d23706b1d02
+#   content hash  b95983faa457b38f
+#   text hash     16e11dc554df52e5
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1fcbaab52055238c
-#   text hash     4a453a2c252291c1
+#   content hash  b95983faa457b38f
+#   text hash     fde9f80ca201ed64
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

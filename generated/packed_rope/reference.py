@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1fcbaab52055238c
-#   text hash     62400e91258489e1
+#   content hash  b95983faa457b38f
+#   text hash     26c4ead872f87fc4
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1fcbaab52055238c
-#   text hash     cb08636b0ea86dc6
+#   content hash  b95983faa457b38f
+#   text hash     3b86497eb4456b77
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  714f6ec91e1d7483
-#   text hash     87d5d23be074eb5b
+#   content hash  86dc5650070c285f
+#   text hash     fe86d1ef87b51ba4
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  714f6ec91e1d7483
-#   text hash     a2d72c0e87c95421
+#   content hash  86dc5650070c285f
+#   text hash     a5adfe18c93cdf77
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  714f6ec91e1d7483
-#   text hash     59da3ad5342c082e
+#   content hash  86dc5650070c285f
+#   text hash     e67921eb56d1e828
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

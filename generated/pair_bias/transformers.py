@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  714f6ec91e1d7483
-#   text hash     178fe7bc80bf1a44
+#   content hash  86dc5650070c285f
+#   text hash     bedf39456f0c68aa
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

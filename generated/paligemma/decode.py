@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  354f7e0ee96afbe1
-#   text hash     0e1b7980a65a7bed
+#   content hash  0b023c8bf0b7ebfb
+#   text hash     fb15e367da2b3112
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  354f7e0ee96afbe1
-#   text hash     68514fe77e4db4dc
+#   content hash  0b023c8bf0b7ebfb
+#   text hash     8ca92adedf8fa3ba
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  354f7e0ee96afbe1
-#   text hash     43eacd96be0ebeab
+#   content hash  0b023c8bf0b7ebfb
+#   text hash     f6fbfcab7a10887b
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

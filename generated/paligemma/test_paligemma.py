@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  354f7e0ee96afbe1
-#   text hash     a0da3113a1fcdde0
+#   content hash  0b023c8bf0b7ebfb
+#   text hash     892f1a63502c9133
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

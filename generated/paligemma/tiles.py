@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  354f7e0ee96afbe1
-#   text hash     d1c12cd96797af3d
+#   content hash  0b023c8bf0b7ebfb
+#   text hash     ff927ebc2b652dc8
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

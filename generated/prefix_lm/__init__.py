@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bf12102cd4e8c639
-#   text hash     93be0ea3c1a91c90
+#   content hash  2d853495f2395f4d
+#   text hash     b62070e82db72286
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bf12102cd4e8c639
-#   text hash     7a7107bfd27772e3
+#   content hash  2d853495f2395f4d
+#   text hash     8dbcce3354c8527a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bf12102cd4e8c639
-#   text hash     3b732e5e2c6c1db7
+#   content hash  2d853495f2395f4d
+#   text hash     353e7de71d8c0499
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

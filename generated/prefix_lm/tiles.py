@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bf12102cd4e8c639
-#   text hash     fdf3547e095cc3db
+#   content hash  2d853495f2395f4d
+#   text hash     09d100206f1bef4d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bf12102cd4e8c639
-#   text hash     a2dfedb600d1562a
+#   content hash  2d853495f2395f4d
+#   text hash     6646f54efee53419
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

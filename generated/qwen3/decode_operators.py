@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  986c628307216b25
-#   text hash     eeae3e32194d88f5
+#   content hash  37917175b489ced9
+#   text hash     b4a2df5936b545a3
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

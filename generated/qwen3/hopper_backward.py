@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  986c628307216b25
-#   text hash     0e6df27239b01e02
+#   content hash  37917175b489ced9
+#   text hash     966b0b0b4c1fa70b
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  986c628307216b25
-#   text hash     9f5bcf92e2411a72
+#   content hash  37917175b489ced9
+#   text hash     a6dcb05209569d6b
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fa1910044275e440
-#   text hash     a7f61d4e1918a4c4
+#   content hash  6cee1042538e7e21
+#   text hash     3a0d3d25a1f2a68d
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fa1910044275e440
-#   text hash     4deb4198a4b70ef3
+#   content hash  6cee1042538e7e21
+#   text hash     67517829cd1baabf
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

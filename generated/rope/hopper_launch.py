@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fa1910044275e440
-#   text hash     aa5e397ef0342619
+#   content hash  6cee1042538e7e21
+#   text hash     6eb0ad60ab1176f2
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fa1910044275e440
-#   text hash     e4563bd312c63b43
+#   content hash  6cee1042538e7e21
+#   text hash     f43297207b12e2f8
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

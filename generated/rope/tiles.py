@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fa1910044275e440
-#   text hash     8faf81f17c8c8747
+#   content hash  6cee1042538e7e21
+#   text hash     bcf1696c9e298c5f
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

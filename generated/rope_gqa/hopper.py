@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  097bb07de25db8fe
-#   text hash     547ac766ed9de719
+#   content hash  a35b11724fa7b94f
+#   text hash     fa3316dfc74e7096
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  097bb07de25db8fe
-#   text hash     26506c23c2391add
+#   content hash  a35b11724fa7b94f
+#   text hash     ccf14f860a5f109b
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

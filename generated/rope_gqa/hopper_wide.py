@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  097bb07de25db8fe
-#   text hash     d1c290501fac5c35
+#   content hash  a35b11724fa7b94f
+#   text hash     4016bc1d3c7a9b49
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

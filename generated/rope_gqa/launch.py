@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  097bb07de25db8fe
-#   text hash     3b7781748b664ee6
+#   content hash  a35b11724fa7b94f
+#   text hash     b142a5bdff6b0de3
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  097bb07de25db8fe
-#   text hash     3986bed1111beefd
+#   content hash  a35b11724fa7b94f
+#   text hash     064d79952ea2e047
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9f4df54c190855a8
-#   text hash     e41f77baeda9c53f
+#   content hash  53acdbdb0a7a83eb
+#   text hash     2ab60ec50887d4e1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

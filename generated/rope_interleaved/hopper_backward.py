@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9f4df54c190855a8
-#   text hash     a15da1ca1caf2d93
+#   content hash  53acdbdb0a7a83eb
+#   text hash     0307ff04fe57471d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

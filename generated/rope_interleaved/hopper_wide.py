@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9f4df54c190855a8
-#   text hash     aa7d7db23d9490e6
+#   content hash  53acdbdb0a7a83eb
+#   text hash     652256bbe66bbbf5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

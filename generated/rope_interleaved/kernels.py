@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9f4df54c190855a8
-#   text hash     b2deb35462a96b11
+#   content hash  53acdbdb0a7a83eb
+#   text hash     6600186f3025b346
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9f4df54c190855a8
-#   text hash     76140ba633379a71
+#   content hash  53acdbdb0a7a83eb
+#   text hash     f1777c03a72877c1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  439caf925f862b95
-#   text hash     be54a53df9f7c28d
+#   content hash  c03c45a70940998d
+#   text hash     1e69f90da6c7c8b6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  439caf925f862b95
-#   text hash     ff2bc044fb8f7d60
+#   content hash  c03c45a70940998d
+#   text hash     36bd7b2eff1d8730
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  439caf925f862b95
-#   text hash     ad7b887639185be2
+#   content hash  c03c45a70940998d
+#   text hash     8dec60f50bb8c3e5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

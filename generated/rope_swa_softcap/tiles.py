@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  439caf925f862b95
-#   text hash     c87aee3f0bdd88d4
+#   content hash  c03c45a70940998d
+#   text hash     2a0d170ed75b0f2b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

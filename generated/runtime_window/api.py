@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6cef74d23347aa03
-#   text hash     92dd2c57eddad699
+#   content hash  f0cce719a383dde9
+#   text hash     79d550c288c3ebfb
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

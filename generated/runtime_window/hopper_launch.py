@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6cef74d23347aa03
-#   text hash     c0e17002d91f91ef
+#   content hash  f0cce719a383dde9
+#   text hash     96ece94fb3c06c96
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

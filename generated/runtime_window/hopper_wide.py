@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6cef74d23347aa03
-#   text hash     9c200de52eb2ebb7
+#   content hash  f0cce719a383dde9
+#   text hash     a8786772029b2ac5
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6cef74d23347aa03
-#   text hash     cef43279fc06dde7
+#   content hash  f0cce719a383dde9
+#   text hash     70a5d25fd465d46a
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  aef713c4348fec69
-#   text hash     fff3a7a563af4cf0
+#   content hash  73dd19bebad094db
+#   text hash     b58d85c355fd6cad
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  aef713c4348fec69
-#   text hash     023ff3429cf35426
+#   content hash  73dd19bebad094db
+#   text hash     79de93008c8dab92
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

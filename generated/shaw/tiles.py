@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  aef713c4348fec69
-#   text hash     8732f507238c0531
+#   content hash  73dd19bebad094db
+#   text hash     7c1f62037ddd149d
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7306b0c5055f4c1a
-#   text hash     d1c6110bc01a8edb
+#   content hash  2fc8b0bf941b92a7
+#   text hash     dbf4e745b1dad32b
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

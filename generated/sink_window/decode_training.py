@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7306b0c5055f4c1a
-#   text hash     8a7e931174b512ca
+#   content hash  2fc8b0bf941b92a7
+#   text hash     2d9864688684543b
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

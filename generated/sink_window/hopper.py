@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7306b0c5055f4c1a
-#   text hash     12f82e9bc3c02a47
+#   content hash  2fc8b0bf941b92a7
+#   text hash     2b3317b488dbd732
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7306b0c5055f4c1a
-#   text hash     f794351c4deebc70
+#   content hash  2fc8b0bf941b92a7
+#   text hash     bba629760499fa16
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

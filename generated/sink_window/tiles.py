@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7306b0c5055f4c1a
-#   text hash     25f18129fae2b161
+#   content hash  2fc8b0bf941b92a7
+#   text hash     7e13ab08b4b643e4
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

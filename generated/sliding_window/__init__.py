@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a703544ac1e120fe
-#   text hash     17bd95b78bc6905a
+#   content hash  8bfdf2add2cf408c
+#   text hash     bd65237376cfc246
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

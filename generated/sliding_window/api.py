@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a703544ac1e120fe
-#   text hash     ab4210ff883f1fa1
+#   content hash  8bfdf2add2cf408c
+#   text hash     13fe8a8808efd504
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a703544ac1e120fe
-#   text hash     070e9bea8bcc45cb
+#   content hash  8bfdf2add2cf408c
+#   text hash     1a9b583a4791e98e
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a703544ac1e120fe
-#   text hash     572c5b2498712fd8
+#   content hash  8bfdf2add2cf408c
+#   text hash     f3406cf79f9fd5ce
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

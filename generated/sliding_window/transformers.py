@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a703544ac1e120fe
-#   text hash     3ef8aaebedd8f778
+#   content hash  8bfdf2add2cf408c
+#   text hash     d040d082a8c3b89e
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

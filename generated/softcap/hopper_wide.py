@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  03f9d18c409c7f45
-#   text hash     95e496715ced09ec
+#   content hash  5fef0be57510f4a3
+#   text hash     6ec432bdbaf7a307
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

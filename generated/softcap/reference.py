@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  03f9d18c409c7f45
-#   text hash     616b910ddb87af8d
+#   content hash  5fef0be57510f4a3
+#   text hash     d2268e802c364540
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

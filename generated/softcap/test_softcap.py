@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  03f9d18c409c7f45
-#   text hash     e5d68e7328b83ece
+#   content hash  5fef0be57510f4a3
+#   text hash     03760f70ee581471
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

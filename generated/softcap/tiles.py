@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  03f9d18c409c7f45
-#   text hash     30dfe9005e126c90
+#   content hash  5fef0be57510f4a3
+#   text hash     ba694db7c58f3084
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  03f9d18c409c7f45
-#   text hash     4edfb96909c316a0
+#   content hash  5fef0be57510f4a3
+#   text hash     5bd5b71cb4cc62df
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

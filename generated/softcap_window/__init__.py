@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9d5bb3da9ca22392
-#   text hash     04324933c3471a2e
+#   content hash  5e7cff0b63694efc
+#   text hash     cc767975c9e8eec3
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

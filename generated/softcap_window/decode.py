@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9d5bb3da9ca22392
-#   text hash     741d9a6d8941f63c
+#   content hash  5e7cff0b63694efc
+#   text hash     bcb50ebe812cc2e2
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

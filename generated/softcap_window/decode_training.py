@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9d5bb3da9ca22392
-#   text hash     e20a7c331cabb311
+#   content hash  5e7cff0b63694efc
+#   text hash     e6e3d088db2f64a2
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9d5bb3da9ca22392
-#   text hash     a406372cd7c9c100
+#   content hash  5e7cff0b63694efc
+#   text hash     5a2af3b005c14e36
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

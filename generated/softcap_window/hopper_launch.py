@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9d5bb3da9ca22392
-#   text hash     f2e18fea8c57b396
+#   content hash  5e7cff0b63694efc
+#   text hash     eb96d4fd9f7eed76
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

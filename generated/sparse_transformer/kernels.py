@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c880841e67ad1cf4
-#   text hash     83ae321fb35e9133
+#   content hash  455ccc51c36e80d5
+#   text hash     ac706175f70f35e4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

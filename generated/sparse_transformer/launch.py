@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c880841e67ad1cf4
-#   text hash     6fb95649aedeca83
+#   content hash  455ccc51c36e80d5
+#   text hash     60ede95a27de477d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

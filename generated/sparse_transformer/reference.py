@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c880841e67ad1cf4
-#   text hash     cf51b70dda928d59
+#   content hash  455ccc51c36e80d5
+#   text hash     864441f4d1097684
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c880841e67ad1cf4
-#   text hash     767d3bf279c56b67
+#   content hash  455ccc51c36e80d5
+#   text hash     05bdb4d6d47440b7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fa9a0ca44aa29e8f
-#   text hash     10b6f58537d034af
+#   content hash  dc69a3a8b5beac04
+#   text hash     3ba18fedae6b76d6
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

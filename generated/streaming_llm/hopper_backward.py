@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fa9a0ca44aa29e8f
-#   text hash     88e6ab0c2c12514f
+#   content hash  dc69a3a8b5beac04
+#   text hash     baad35a911726f24
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fa9a0ca44aa29e8f
-#   text hash     11c4a13557a90876
+#   content hash  dc69a3a8b5beac04
+#   text hash     0233ad77583ff0cf
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fa9a0ca44aa29e8f
-#   text hash     b0d285267dab4b14
+#   content hash  dc69a3a8b5beac04
+#   text hash     787c3c6e1c52aca0
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

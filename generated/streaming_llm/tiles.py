@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fa9a0ca44aa29e8f
-#   text hash     ae04186177ac3a8e
+#   content hash  dc69a3a8b5beac04
+#   text hash     8e8c64158d4c9d6b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  92102c81575bd29b
-#   text hash     9d6ac6f09180fcc6
+#   content hash  a768cf0e085f34cf
+#   text hash     effa28eebc279d10
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  92102c81575bd29b
-#   text hash     e656600573db6b96
+#   content hash  a768cf0e085f34cf
+#   text hash     8e6d5a1c2bb46c27
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

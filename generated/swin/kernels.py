@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  92102c81575bd29b
-#   text hash     0804939ab40ad407
+#   content hash  a768cf0e085f34cf
+#   text hash     71dcb3a6bb6fe71a
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  92102c81575bd29b
-#   text hash     204b04f20c2d03ef
+#   content hash  a768cf0e085f34cf
+#   text hash     08c869de4485b5e0
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  92102c81575bd29b
-#   text hash     d18ea07a82f2b26e
+#   content hash  a768cf0e085f34cf
+#   text hash     6c3e1ac656e139ef
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  92102c81575bd29b
-#   text hash     1d2c78d077aea1c6
+#   content hash  a768cf0e085f34cf
+#   text hash     a71781d63f95a2a6
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  db459cfee37a47c0
-#   text hash     c1fa79f0289fa5cf
+#   content hash  612df52caa003d9d
+#   text hash     1954be69dc338ca5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

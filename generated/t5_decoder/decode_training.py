@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  db459cfee37a47c0
-#   text hash     ba73f0c7f8b4fe50
+#   content hash  612df52caa003d9d
+#   text hash     40683e40d70157dd
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

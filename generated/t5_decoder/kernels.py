@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  db459cfee37a47c0
-#   text hash     d87322abb2d00301
+#   content hash  612df52caa003d9d
+#   text hash     9847da3cb00e5dfb
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  db459cfee37a47c0
-#   text hash     fe0c91a37b9e0af7
+#   content hash  612df52caa003d9d
+#   text hash     924094467e7ca155
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

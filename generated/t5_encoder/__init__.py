@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  508a6df63a8b6121
-#   text hash     64f4ba1abe299187
+#   content hash  abbf447cadce7ebd
+#   text hash     ff3bcb10eb07d66f
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

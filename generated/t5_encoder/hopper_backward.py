@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  508a6df63a8b6121
-#   text hash     666da5550da55794
+#   content hash  abbf447cadce7ebd
+#   text hash     7342a96d20bbd13a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  508a6df63a8b6121
-#   text hash     d5bdd10dcb8b37f7
+#   content hash  abbf447cadce7ebd
+#   text hash     73957c7a4fcaea99
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  508a6df63a8b6121
-#   text hash     9a8adcfea959ad59
+#   content hash  abbf447cadce7ebd
+#   text hash     08158046584218dd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  508a6df63a8b6121
-#   text hash     784b3d3b37e59fb2
+#   content hash  abbf447cadce7ebd
+#   text hash     809986bff608c2fb
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  691a45c0257f357f
-#   text hash     c139ec4537953f80
+#   content hash  7ce5af43466e84d0
+#   text hash     57987286c4ba0629
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  691a45c0257f357f
-#   text hash     a5b6e7d3dad51392
+#   content hash  7ce5af43466e84d0
+#   text hash     b9f766d74757148f
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  691a45c0257f357f
-#   text hash     b94cbb6763115fb2
+#   content hash  7ce5af43466e84d0
+#   text hash     8d0a964dc3abf3d7
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

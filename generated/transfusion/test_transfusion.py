@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  691a45c0257f357f
-#   text hash     8d12c0b9dc0c56cc
+#   content hash  7ce5af43466e84d0
+#   text hash     eb9a0ed9ceb3df50
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  691a45c0257f357f
-#   text hash     cef37abf70310b6c
+#   content hash  7ce5af43466e84d0
+#   text hash     087bcbe7a9968f43
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

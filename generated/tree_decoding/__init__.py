@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  93958f8a1e5b9b81
-#   text hash     42295603e760876c
+#   content hash  25a73a09ccecc371
+#   text hash     502077cc3c407e57
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

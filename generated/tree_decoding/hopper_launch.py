@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  93958f8a1e5b9b81
-#   text hash     cdd570bf97892911
+#   content hash  25a73a09ccecc371
+#   text hash     28ce5101eadec64f
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

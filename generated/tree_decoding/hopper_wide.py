@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  93958f8a1e5b9b81
-#   text hash     e5ce4cad0cc92b8d
+#   content hash  25a73a09ccecc371
+#   text hash     7dc41db1432e97d1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

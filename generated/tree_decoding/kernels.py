@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  93958f8a1e5b9b81
-#   text hash     ea2578394084ce14
+#   content hash  25a73a09ccecc371
+#   text hash     9d354713372e17b0
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

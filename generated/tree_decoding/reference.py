@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  93958f8a1e5b9b81
-#   text hash     facd70995297a3f5
+#   content hash  25a73a09ccecc371
+#   text hash     5cc7905ac8554455
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -67,8 +67,10 @@ cases = unformatted.launches(folder / "some.yaml", folder, int(sys.argv[2]), "bf
 (case,) = (x for x in cases if x.name == "attend_split")
 types = dict.fromkeys(("k_ptr", "v_ptr"), "*fp8e4nv") | dict.fromkeys(("k_scale_ptr", "v_scale_ptr"), "*fp32")
 constants = {name: x for name, x in case.constants.items() if name not in types}
-for twos in (False, True):
-    given = {**constants, "BY_HEAD": True, "IN_TWOS": twos}
+kinds = [{"IN_TWOS": False}, {"IN_TWOS": True}]
+kinds += [{"IN_TWOS": True, "HEADS": 2, "BLOCK_M": rows, "BLOCK_N": 32, "SUMS": 16} for rows in (8, 16)]
+for kind in kinds if sys.argv[2] == "64" else kinds[:2]:
+    given = {**constants, "BY_HEAD": True, **kind}
     made, log = compile.compiled(case._replace(signature=case.signature | types, constants=given), target)
     found = compile.figures(made, log, target)
     ptx = made.asm["ptx"]
@@ -81,7 +83,7 @@ def test_values_of_float8_are_turned_two_bytes_at_a_time(
     compiler: Compiler, tmp_path: Path, name: str, width: int
 ) -> None:
     (tmp_path / "some.yaml").write_text(f"name: some\nexports: [decode]\n{SPECS[name]}\n")
-    ones, twos = ([int(x) for x in line.split()] for line in compiler.run(FLOAT8, tmp_path, str(width)))
+    ones, twos, *paired = ([int(x) for x in line.split()] for line in compiler.run(FLOAT8, tmp_path, str(width)))
     assert ones[1] >= 64
     spills, bytes_alone, turned, copies = twos
     assert spills <= 8
@@ -89,6 +91,7 @@ def test_values_of_float8_are_turned_two_bytes_at_a_time(
     assert turned > ones[2]
     # keys and values come while others are multiplied, 16 bytes at a time
     assert copies >= ones[3] // 2
+    assert len(paired) == 2 * (width == 64) and all(spills == 0 and alone < 16 for spills, alone, *_ in paired)
 
 
 SUMS = """

@@ -312,6 +312,31 @@ def test_new_tokens_of_latent_heads(new: int) -> None:
 
 
 @pytest.mark.skipif(GPU and torch.cuda.get_device_capability() < (8, 9), reason="needs a GPU that knows float8_e4m3fn")
+@pytest.mark.parametrize("form", ["one", "heads", "sequences"])
+@pytest.mark.parametrize("page", [0, 16, 64])
+@pytest.mark.parametrize(("name", "group", "new"), [("causal", 4, 1), ("gpt_oss", 8, 1), ("sliding_window", 2, 3)])
+def test_bits_hang_on_no_head_that_is_read_beside_another(
+    name: str, group: int, new: int, page: int, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two rows of 64 bytes, with a scale each."""
+    lengths = [max(n, new) for n in LENGTHS]
+    s = Sequences(lengths, [new] * len(lengths), group * KV_HEADS, KV_HEADS, 64, device="cuda", dtype=torch.bfloat16)
+    module, launch = load(name), importlib.import_module(f"generated.{name}.decode_launch")
+    cache = Cache(s, page or 16, paged=bool(page))
+    cache.k, cache.v = (torch.randn(x.shape, device="cuda").to(torch.float8_e4m3fn) for x in (cache.k, cache.v))
+    shape = {"one": (), "heads": (KV_HEADS,), "sequences": (len(lengths), KV_HEADS)}[form]
+    scales = {f"{x}_scale": torch.rand(shape, device="cuda") for x in "kv"}
+    more = dict(given(name, s)[0], split_size=1024, return_lse=True, **scales, **cache.pages())
+    found = []
+    for least in (0, 2**30):
+        monkeypatch.setattr(launch, "PAIRED", least)
+        forget(module)
+        found.append(module.decode.attend_with_cache(torch.stack(s.q), cache.k, cache.v, s.seq_lens, **more))
+    for together, alone in zip(*found, strict=True):
+        assert torch.equal(together, alone) and not together.isnan().any()
+
+
+@pytest.mark.skipif(GPU and torch.cuda.get_device_capability() < (8, 9), reason="needs a GPU that knows float8_e4m3fn")
 @pytest.mark.parametrize("power", [0, -100, 90])
 @pytest.mark.parametrize("heads", [16, 128])
 def test_latent_caches_of_float8(heads: int, power: int) -> None:

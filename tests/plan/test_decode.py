@@ -775,6 +775,29 @@ def test_values_of_float8_are_read_two_columns_at_a_time(
         assert torch.equal(x, y) and not x.isnan().any()
 
 
+@pytest.mark.parametrize(("form", "new", "page"), [("one", 1, 16), ("heads", 2, 0), ("sequences", 1, 64)])
+def test_a_head_may_be_read_beside_another(
+    variant: Callable[[str], ModuleType], form: str, new: int, page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two rows of 64 bytes, with a scale each."""
+    s = Sequences([100, 64, 40], [new] * 3, heads=12, kv_heads=4, width=64)
+    module, cache = variant("window"), Cache(s, page or 16, paged=bool(page))
+    launch = importlib.import_module(f"{module.__name__}.decode_launch")
+    cache.k, cache.v = (torch.randn(x.shape).to(torch.float8_e4m3fn) for x in (cache.k, cache.v))
+    shape = {"one": (), "heads": (4,), "sequences": (3, 4)}[form]
+    given = {f"{x}_scale": torch.rand(shape) for x in "kv"} | {"return_lse": True, **cache.pages()}
+    found, chosen = [], list[int]()
+    choose = launch.side_by_side
+    monkeypatch.setattr(launch, "side_by_side", lambda *taken: (chosen.append(choose(*taken)[0]), choose(*taken))[1])
+    for least in (0, 2**30):
+        monkeypatch.setattr(launch, "PAIRED", least)
+        forget(module)
+        found.append(module.decode.attend_with_cache(torch.stack(s.q), cache.k, cache.v, s.seq_lens, **given))
+    assert chosen == [2, 1]
+    for together, alone in zip(*found, strict=True):
+        torch.testing.assert_close(together, alone)
+
+
 def test_rows_of_a_tile_may_pass_32_bits(variant: Callable[[str], ModuleType]) -> None:
     """Offsets within a tile have 32 bits where they can."""
     decoding, n, stride = variant("plain").decode, 33, 2**31 // 31 + 1

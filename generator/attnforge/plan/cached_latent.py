@@ -73,12 +73,13 @@ def scored(a: Analysis, there: str) -> tuple[Block, ...]:
     )
 
 
-def values(a: Analysis) -> tuple[Block, ...]:
-    """The statements that load a tile of values; columns of keys are there already."""
-    load = Statement("v_tile", "load_places(v_ptr, v_place, there, DV, BLOCK_DV, TURNED).to(q_tile.dtype)")
+def values(a: Analysis, wider: str) -> tuple[Block, ...]:
+    """The statements that load a tile of values, `wider` than those of a head; columns of keys are there already."""
+    taken = f"v_ptr, v_place, there, DV{wider}, BLOCK_DV{wider}"
+    load = Statement("v_tile", f"load_places({taken}, TURNED).to(q_tile.dtype)")
     if a.spec.latent:
         return (Branch("V_IN_K", (Statement("v_tile", "k_tile"),), (load,)),)
-    twos = Statement("v_tile", "load_twos(v_ptr, v_place, there, DV, BLOCK_DV)")
+    twos = Statement("v_tile", f"load_twos({taken})")
     return (Branch("IN_TWOS", (twos,), (load,)),)
 
 

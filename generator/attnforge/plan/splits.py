@@ -62,6 +62,7 @@ LEAST_ROWS = 64
 FEW = 16  # rows of a tile that stand as columns in products, of which the GPU makes 8 at a time, and of rows 16
 CHUNK = 8  # splits that are joined one after the other
 TOGETHER, MANY_ROWS = 4, 2048  # query heads whose rows a program joins, and from how many rows on
+PAIRED = 7  # programs of a multiprocessor from which on one reads two key heads
 CROWD = 448  # columns of all programs of a multiprocessor, from which on they hide each other's loads
 
 

@@ -13,7 +13,6 @@ from .. import (
     cached_arguments,
     cached_latent,
     cached_range,
-    positions,
     rotation,
     running_sums,
     softmax,
@@ -23,12 +22,13 @@ from .. import (
 from ..analysis import Analysis, analyse
 from ..arguments import Argument
 from ..cached_arguments import CachedArgument
+from ..cached_heads import Heads
 from ..cached_range import CachedRange, KeySpan
 from ..cached_terms import CachedTerms
 from ..paged import PAGED, decoded
 from ..parameters import Function, Kernel, Parameter, Step, jitted
 from ..shared_parameters import SharedParameters
-from ..splits import CHUNK, CROWD, FEW, MANY_ROWS, TOGETHER, Table, table
+from ..splits import CHUNK, CROWD, FEW, MANY_ROWS, PAIRED, TOGETHER, Table, table
 from ..statements import Block, Call, Comment, Loop, Statement, code_names, names, needed, reads, targets
 from . import decode_join, decode_scan, decode_sums
 from .decode_scan import Scans
@@ -70,6 +70,7 @@ class Decode:
     few: ClassVar = FEW  # rows of a tile that stand as columns of products
     chunk: ClassVar = CHUNK  # splits that are joined one after the other
     crowd: ClassVar = CROWD  # columns of a multiprocessor's programs from which on they hide each other's loads
+    paired: ClassVar = PAIRED  # its programs from which on one reads two key heads
     together: ClassVar = f"{TOGETHER}, {MANY_ROWS}"  # query heads whose rows a program joins, and from how many rows on
 
     @property
@@ -150,6 +151,7 @@ class Decode:
             *self.scans.functions,
             *jitted("decode/functions", *cached_latent.loads(self.analysis), "quantised", "row_units", "in_units"),
             *jitted("decode/functions", "find_rows"),
+            *self.heads.functions,
             *jitted("decode/products", "multiply", "add_values", "sum_by_thread", "sum_pairs", "by_chunk"),
         )
         if not self.spec.rope:
@@ -171,6 +173,12 @@ class Decode:
         by_row = {access.name for access in self.terms.accesses if self.terms.extent(access)}
         return KeySpan(tile_ranges.build(self.spec, "k"), frozenset({"h", *by_row}))
 
+    @property
+    def heads(self) -> Heads:
+        """The key heads of a program: one where terms read what belongs to it."""
+        loads = (load for place in ("program", "step", "mask") for load in self.terms.loads(place))
+        return Heads(not self.spec.latent and "kv_h" not in reads((*loads, *self.terms.narrowed)))
+
     @cached_property
     def step(self) -> Step:
         """The function that attends to a tile of keys."""
@@ -184,16 +192,22 @@ class Decode:
         walked = ("k_ptr", "v_ptr", "k_begin", "lo", "hi", *(x for x in ("b", "k_len") if x in read), *strides)
         known = {*results, *own, *walked, scale, "k_pos", "inside", "k_page", "k_slot", *targets(loads)}
         words = (scale, *terms.passed(read, known))
-        behind = (*cached_latent.names(self.analysis, "REST", "V_IN_K"), "PRECISION", "SUMS", "IN_TWOS")
+        behind = (
+            *cached_latent.names(self.analysis, "REST", "V_IN_K"),
+            "PRECISION",
+            "SUMS",
+            "IN_TWOS",
+            *self.heads.names,
+        )
         constants = ("PAGE", "D", "DV", "BLOCK_N", "BLOCK_D", "BLOCK_DV", *behind, "FAR", "TURNED")
         return Step("attend", results, own, (("keys", walked), ("terms", words)), constants, tails=False)
 
     @cached_property
     def split(self) -> Kernel:
         """The kernel that attends to one split of keys."""
-        p, terms = self.shared, self.terms
+        p, terms, heads = self.shared, self.terms, self.heads
         loaded = (*self.analysis.scaled, *terms.loads("program"))
-        read = {"place", "h", "row"} | reads((*self._queries, *self._visit))
+        read = {"place", "h", "row"} | reads((*self._queries, *self._visit, *heads.narrowed))
         return Kernel(
             "attend_split",
             (
@@ -220,27 +234,32 @@ class Decode:
                 *p.constants("D", "DV", "PAIRS", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "REST"),
                 *p.constants("PRECISION"),
                 *cached_latent.constants(self.analysis),
+                *heads.constants,
                 Parameter("BY_HEAD", "constexpr", _BY_HEAD),
                 Parameter("FAR", "constexpr", "max(k.stride(1), v.stride(1)) >= 2**24"),
                 _OVERLAP,
             ),
             "decode/split.jinja",
-            "(splits * runtime.cdiv(rows, block_m) * k.shape[2], sequences)",
+            f"(splits * {heads.grid}, sequences)",
             self.step,
             {
                 "step_enter": self.step.unpacked,
                 "scored": (*terms.loads("step"), *terms.score),
                 "behind": cached_latent.scored(self.analysis, "there"),
-                "values": cached_latent.values(self.analysis),
+                "values": cached_latent.values(self.analysis, heads.texts["wider"]),
                 "units": cached_latent.in_units(self.analysis),
                 "masked": (*terms.loads("mask"), *visibility.masked(terms, ["inside[None, :]"])),
                 "unseen": softmax.unseen(_without_sink(self.spec)),
+                "counted": heads.counted,
                 "sequence": (PAGED.sequence(), PAGED.first_key()),
-                "rows": needed((*rows(), *self.scans.first, *loaded), read),
+                "rows": needed((*heads.rows, *self.scans.first, *loaded), read),
+                "apart": heads.apart,
+                "narrowed": heads.narrowed,
                 "queries": self._queries,
                 "start": softmax.start(_without_sink(self.spec), sums="SUMS"),
                 "visit": self._visit,
             },
+            heads.texts,
         )
 
     @property
@@ -362,20 +381,6 @@ def _scales(x: str) -> tuple[Parameter, ...]:
     axes = ("sequence", "page", "token", "head")
     return tuple(
         Parameter(f"{x}_scale_stride_{axis}", "i32", f"runtime.stride({x}_scale, {i})") for i, axis in enumerate(axes)
-    )
-
-
-def rows() -> tuple[Statement, ...]:
-    """Tokens, heads and positions of a tile's rows; rows behind the last one read what that one does."""
-    return (
-        Statement(positions.BEGIN, "k_len - q_len"),
-        Statement("place", "tile * BLOCK_M + tl.arange(0, BLOCK_M)", shape="[BLOCK_M]"),
-        Statement("row", "tl.minimum(place // GROUP, q_len - 1)", shape="[BLOCK_M]"),
-        Statement("own_row", "row if cu_seqlens_q_ptr is None else token + row", shape="[BLOCK_M]"),
-        Statement("h", "kv_h * GROUP + place % GROUP", shape="[BLOCK_M]"),
-        Statement("q_pos", positions.of("row"), shape="[BLOCK_M]"),
-        Statement("q_first", positions.of("tile * BLOCK_M // GROUP")),
-        Statement("q_last", f"tl.minimum({positions.of('(tile * BLOCK_M + BLOCK_M - 1) // GROUP')}, k_len - 1)"),
     )
 
 

@@ -6,12 +6,11 @@ import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 
-from .. import softmax, visibility
+from .. import cached_heads, softmax, visibility
 from ..paged import PAGED
 from ..parameters import Kernel, Parameter, Step
 from ..splits import LEAST_ROWS, ON_HOPPER
 from ..statements import Block, Bundle, Loop, Statement, code_names, needed, reads, targets
-from . import decode
 from .decode import Decode
 from .partition import Partition, numbers_first, partition
 
@@ -67,7 +66,7 @@ class DecodeHopper:
         """Positions of a tile's rows, and what is loaded once for them."""
         scale = Statement("scale", "tl.maximum(tl.abs(scale), 1e-37)", label="-inf * 0 would be NaN")
         return (
-            *(one for one in decode.rows() if one.target not in _FOUND),
+            *(one for one in cached_heads.rows() if one.target not in _FOUND),
             *(() if self.decode.spec.scores else (scale,)),
             *self.decode.analysis.scaled,
             *self.decode.terms.loads("program"),

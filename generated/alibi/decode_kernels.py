@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1a75957bbc857e69
-#   text hash     160698d0fae0b861
+#   content hash  02c33e344bacb774
+#   text hash     7887b7bfaa610582
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

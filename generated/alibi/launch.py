@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1a75957bbc857e69
-#   text hash     e70efa1f18471f3e
+#   content hash  02c33e344bacb774
+#   text hash     d43f22ddbf192e8a
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

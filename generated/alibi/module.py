@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1a75957bbc857e69
-#   text hash     a23ace577b5a8be7
+#   content hash  02c33e344bacb774
+#   text hash     7dda248f052e48a6
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1a75957bbc857e69
-#   text hash     f673d8e7b51dcd43
+#   content hash  02c33e344bacb774
+#   text hash     ad198f54037b8e19
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1a75957bbc857e69
-#   text hash     ef32a9ee4cb2d6e6
+#   content hash  02c33e344bacb774
+#   text hash     9cca102cc8aeb8e6
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

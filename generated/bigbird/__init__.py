@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6d3e33d54a50a930
-#   text hash     7378205928560345
+#   content hash  ec6ab7bb74882b7d
+#   text hash     59b5963b3b0a476b
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6d3e33d54a50a930
-#   text hash     b02635138b9ea195
+#   content hash  ec6ab7bb74882b7d
+#   text hash     eec4c895f393b62c
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

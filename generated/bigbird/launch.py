@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6d3e33d54a50a930
-#   text hash     6fbe401274a98b3f
+#   content hash  ec6ab7bb74882b7d
+#   text hash     eaf473640fea5a8f
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6d3e33d54a50a930
-#   text hash     756f4c2702d8b8d5
+#   content hash  ec6ab7bb74882b7d
+#   text hash     c53511efeecfac52
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6d3e33d54a50a930
-#   text hash     4f9b638b5873e0b6
+#   content hash  ec6ab7bb74882b7d
+#   text hash     4e737e0abc061409
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1b64ba8081df85bd
-#   text hash     768c528f35e72099
+#   content hash  9c9fe3b696beb23b
+#   text hash     ab973960a148d79b
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

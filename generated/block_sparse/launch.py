@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1b64ba8081df85bd
-#   text hash     21cbf22c6c431e41
+#   content hash  9c9fe3b696beb23b
+#   text hash     f3810f24c85b9347
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

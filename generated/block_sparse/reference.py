@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1b64ba8081df85bd
-#   text hash     b2c64e8f1ec2e0ad
+#   content hash  9c9fe3b696beb23b
+#   text hash     044162a769fce792
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

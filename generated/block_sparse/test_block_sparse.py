@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1b64ba8081df85bd
-#   text hash     c615c4a32aac6f6f
+#   content hash  9c9fe3b696beb23b
+#   text hash     b22b2e53810130dc
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1b64ba8081df85bd
-#   text hash     85e7eea08e27541a
+#   content hash  9c9fe3b696beb23b
+#   text hash     84024ec7bf524264
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b496fcec56cf8803
-#   text hash     575d5da8d3b578b7
+#   content hash  9deef3b909face0b
+#   text hash     50da4ee562aeace5
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b496fcec56cf8803
-#   text hash     07cce63ad76703fe
+#   content hash  9deef3b909face0b
+#   text hash     176dca5a0bd12553
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b496fcec56cf8803
-#   text hash     1c7ee2fa7ab023da
+#   content hash  9deef3b909face0b
+#   text hash     8e13ff4e2b613d1f
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

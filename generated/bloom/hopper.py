@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b496fcec56cf8803
-#   text hash     23f28ac2ac021313
+#   content hash  9deef3b909face0b
+#   text hash     c18cf1dedc1ddb61
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

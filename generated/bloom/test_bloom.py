@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b496fcec56cf8803
-#   text hash     924152a8951d4279
+#   content hash  9deef3b909face0b
+#   text hash     d78ae580fd8fc0aa
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3fcf18b5b7b7c62f
-#   text hash     de6b3609a0d9aa34
+#   content hash  2836865333beb8e1
+#   text hash     c3a37e78d5233754
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

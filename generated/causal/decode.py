@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3fcf18b5b7b7c62f
-#   text hash     e4528e68ff87d591
+#   content hash  2836865333beb8e1
+#   text hash     062089c2cb7734f5
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3fcf18b5b7b7c62f
-#   text hash     78c48acfdba21807
+#   content hash  2836865333beb8e1
+#   text hash     ddd06e7fbfdd0a8f
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3fcf18b5b7b7c62f
-#   text hash     cb017d722877177e
+#   content hash  2836865333beb8e1
+#   text hash     532f6c78b254be16
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

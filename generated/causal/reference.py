@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3fcf18b5b7b7c62f
-#   text hash     972e82891f864bb8
+#   content hash  2836865333beb8e1
+#   text hash     43ce9fa5763f350a
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

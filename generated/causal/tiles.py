@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3fcf18b5b7b7c62f
-#   text hash     7bd6225cd69c08a4
+#   content hash  2836865333beb8e1
+#   text hash     6a50a29b52c65ded
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

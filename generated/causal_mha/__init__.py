@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d05f5229b83ddee4
-#   text hash     b85af78c7f6cb86d
+#   content hash  ca54ed9fb38f9877
+#   text hash     7a36d8db798fa591
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d05f5229b83ddee4
-#   text hash     b358a0bf68827974
+#   content hash  ca54ed9fb38f9877
+#   text hash     f4b449b73a31843c
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

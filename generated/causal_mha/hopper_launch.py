@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d05f5229b83ddee4
-#   text hash     6e77d217da26dae5
+#   content hash  ca54ed9fb38f9877
+#   text hash     96187b42a921b152
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d05f5229b83ddee4
-#   text hash     9ee5c6c88f98fe81
+#   content hash  ca54ed9fb38f9877
+#   text hash     f739b1bacec33eba
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d05f5229b83ddee4
-#   text hash     4c8e7fadc83aa7b1
+#   content hash  ca54ed9fb38f9877
+#   text hash     e4dcaddd97104d99
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

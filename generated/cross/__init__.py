@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f10a562933692e4f
-#   text hash     d3d253eb765c581e
+#   content hash  726f927f2cddc05f
+#   text hash     b27331ee327fe5e4
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f10a562933692e4f
-#   text hash     a5eae89a4f4404cf
+#   content hash  726f927f2cddc05f
+#   text hash     baff21f1de518007
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

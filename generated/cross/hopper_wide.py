@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f10a562933692e4f
-#   text hash     ead4f0bf70c9afef
+#   content hash  726f927f2cddc05f
+#   text hash     f979a50231b00daa
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

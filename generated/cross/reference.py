@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f10a562933692e4f
-#   text hash     1d852c9ce6326640
+#   content hash  726f927f2cddc05f
+#   text hash     65d21879c21e1c95
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f10a562933692e4f
-#   text hash     6f9545e541462d25
+#   content hash  726f927f2cddc05f
+#   text hash     5ebc1d5d713a673d
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f10a562933692e4f
-#   text hash     2882b1c107169e3b
+#   content hash  726f927f2cddc05f
+#   text hash     4ebb2d10c6801679
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  74d42442016d7133
-#   text hash     49b77c5c28491000
+#   content hash  ef66de677ab79283
+#   text hash     e658fe20e6a4b4a7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

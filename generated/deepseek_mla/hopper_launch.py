@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  74d42442016d7133
-#   text hash     76b47c7a4e907e46
+#   content hash  ef66de677ab79283
+#   text hash     cd5530213b10aae1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

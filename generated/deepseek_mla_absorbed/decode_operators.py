@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  03c5ea210d0f355e
-#   text hash     da6b4f895c0f9cb0
+#   content hash  52ec0740b5403c63
+#   text hash     36cdc73b6396123d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  03c5ea210d0f355e
-#   text hash     348e6244d967b2d4
+#   content hash  52ec0740b5403c63
+#   text hash     16620cc0326ed26c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

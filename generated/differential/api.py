@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4c44a4bcd0b0eb84
-#   text hash     1b74aa0662fdfbd9
+#   content hash  f34fc30a6dc152ac
+#   text hash     dae6fff7e3aa184a
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4c44a4bcd0b0eb84
-#   text hash     fc83b7e00681ac9c
+#   content hash  f34fc30a6dc152ac
+#   text hash     5bd14267a36c760b
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

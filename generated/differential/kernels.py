@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4c44a4bcd0b0eb84
-#   text hash     a60b198542f56d8c
+#   content hash  f34fc30a6dc152ac
+#   text hash     1f88db2430168988
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4c44a4bcd0b0eb84
-#   text hash     5faa57f187ac4b78
+#   content hash  f34fc30a6dc152ac
+#   text hash     25b681877127d24d
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

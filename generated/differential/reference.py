@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4c44a4bcd0b0eb84
-#   text hash     ac93b807f771d58d
+#   content hash  f34fc30a6dc152ac
+#   text hash     69a9d7c38dd0081c
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

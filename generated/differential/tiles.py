@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4c44a4bcd0b0eb84
-#   text hash     56b4d7ca6cff148a
+#   content hash  f34fc30a6dc152ac
+#   text hash     04ada1bb80b42fb1
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f394784258a25b21
-#   text hash     271e7d780c2d5610
+#   content hash  03ae74f7902d37e1
+#   text hash     6426fa871f9ce973
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f394784258a25b21
-#   text hash     e27bede333b307f0
+#   content hash  03ae74f7902d37e1
+#   text hash     17bbe081edda795f
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f394784258a25b21
-#   text hash     59fa6d11e0858473
+#   content hash  03ae74f7902d37e1
+#   text hash     2111cabc2c9038c5
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

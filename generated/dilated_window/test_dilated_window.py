@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f394784258a25b21
-#   text hash     275f0d0758a0db4c
+#   content hash  03ae74f7902d37e1
+#   text hash     32d70497228cb6e0
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

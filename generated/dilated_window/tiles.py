@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f394784258a25b21
-#   text hash     3d14d15ebe7654ea
+#   content hash  03ae74f7902d37e1
+#   text hash     73baf88224b812e5
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c5784f2831eacba3
-#   text hash     be56bd59ff07804a
+#   content hash  fc6e8e5e305281f4
+#   text hash     e96cfa444154fa66
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

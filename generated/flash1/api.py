@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c5784f2831eacba3
-#   text hash     79051c3b4f8fbdaf
+#   content hash  fc6e8e5e305281f4
+#   text hash     52d34a41e07489a6
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

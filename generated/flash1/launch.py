@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c5784f2831eacba3
-#   text hash     0f2c6e2d63bac00a
+#   content hash  fc6e8e5e305281f4
+#   text hash     202ead684f0042d1
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

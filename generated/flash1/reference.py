@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c5784f2831eacba3
-#   text hash     74fb8e8890fd0054
+#   content hash  fc6e8e5e305281f4
+#   text hash     4f58fa08ab56f2ee
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c5784f2831eacba3
-#   text hash     e60f3c809b62c970
+#   content hash  fc6e8e5e305281f4
+#   text hash     93693bf2fd7987ba
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  44f1d6cb4d1f0de9
-#   text hash     bf5d5e12297ed1ed
+#   content hash  59addeda28dcd0f1
+#   text hash     5f9c1764c873dbe1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

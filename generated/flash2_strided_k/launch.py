@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  44f1d6cb4d1f0de9
-#   text hash     03348a11c987628b
+#   content hash  59addeda28dcd0f1
+#   text hash     be3ec613d00674a1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  44f1d6cb4d1f0de9
-#   text hash     1c9a4d8dbdd9293e
+#   content hash  59addeda28dcd0f1
+#   text hash     09e67611b1637e8d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

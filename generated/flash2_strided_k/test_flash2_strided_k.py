@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  44f1d6cb4d1f0de9
-#   text hash     7f5d1236ab62ec84
+#   content hash  59addeda28dcd0f1
+#   text hash     188a32eb6335b1da
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  44f1d6cb4d1f0de9
-#   text hash     7d8a2912bdcefadf
+#   content hash  59addeda28dcd0f1
+#   text hash     f2954a4175364b73
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  863487d6d147e4b4
-#   text hash     2cea5d45e50a3b8e
+#   content hash  a19d997153c0414a
+#   text hash     a0778ce2d9c96e97
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -493,14 +493,16 @@ def sum_stretches(
         # [AT_A_TIME]
         stretch = start + tl.arange(0, AT_A_TIME)
         inside = (stretch > 0) & (stretch < count)
-        sums = carry + tl.cumsum(tl.load(base + stretch, mask=inside, other=0.0).to(tl.float64), 0)
+        sums = tl.load(base + stretch, mask=inside, other=0.0)
+        begins = tl.load(base + 2 * room + stretch, mask=inside, other=0.0).to(tl.int32, bitcast=True)
+        sums = carry + tl.cumsum(sums.to(tl.float64), 0)
+        begins = tl.maximum(tl.associative_scan(tl.where(inside, begins, -1), 0, later), last)
         rounded = sums.to(tl.float32)
         tl.store(base + stretch, rounded, mask=stretch < count)
         tl.store(base + room + stretch, (sums - rounded.to(tl.float64)).to(tl.float32), mask=stretch < count)
-        begins = tl.load(base + 2 * room + stretch, mask=inside, other=0.0).to(tl.int32, bitcast=True)
-        begins = tl.maximum(tl.associative_scan(tl.where(inside, begins, -1), 0, later), last)
         tl.store(base + 2 * room + stretch, begins.to(tl.float32, bitcast=True), mask=stretch < count)
-        carry, last = last_of(sums), last_of(begins)
+        if start + AT_A_TIME < count:
+            carry, last = last_of(sums), last_of(begins)
 
 
 @triton.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  863487d6d147e4b4
-#   text hash     18d615eb59b1eec4
+#   content hash  a19d997153c0414a
+#   text hash     e1fb2d54873bc24b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  863487d6d147e4b4
-#   text hash     093c048ece05beb8
+#   content hash  a19d997153c0414a
+#   text hash     26ec2884adbc9ac0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

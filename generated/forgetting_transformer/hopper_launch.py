@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  863487d6d147e4b4
-#   text hash     2fb3b8208969a924
+#   content hash  a19d997153c0414a
+#   text hash     623945b2f00ebbd4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  863487d6d147e4b4
-#   text hash     810437ea89c29873
+#   content hash  a19d997153c0414a
+#   text hash     2f8a895b1a010bda
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

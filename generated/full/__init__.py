@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0b5edb803b047ebf
-#   text hash     eeb00564f2417e6b
+#   content hash  55b3caadf6c489ae
+#   text hash     199f9622b41e3a5a
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0b5edb803b047ebf
-#   text hash     40bf16d0ddfb62d8
+#   content hash  55b3caadf6c489ae
+#   text hash     1cfadac6a5071842
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

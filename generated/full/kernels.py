@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0b5edb803b047ebf
-#   text hash     757eba1c99f05d14
+#   content hash  55b3caadf6c489ae
+#   text hash     91b456c2e2c0430b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0b5edb803b047ebf
-#   text hash     2df3de3463617562
+#   content hash  55b3caadf6c489ae
+#   text hash     5c2b963837c7c8d7
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0b5edb803b047ebf
-#   text hash     928d4709c4890361
+#   content hash  55b3caadf6c489ae
+#   text hash     dfe50758e78b10ee
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0b5edb803b047ebf
-#   text hash     58817f5c995c1915
+#   content hash  55b3caadf6c489ae
+#   text hash     eeff791033a352dc
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0b5edb803b047ebf
-#   text hash     2d3b80c8031800c1
+#   content hash  55b3caadf6c489ae
+#   text hash     7371012389c5deeb
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2823d78eb207b0d4
-#   text hash     8151c5adb21e59c5
+#   content hash  198c986c248d15ad
+#   text hash     fac0236014d6e090
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2823d78eb207b0d4
-#   text hash     57af943ed0a1070f
+#   content hash  198c986c248d15ad
+#   text hash     6fdf64e47e931946
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

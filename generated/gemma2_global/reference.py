@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2823d78eb207b0d4
-#   text hash     3008b1b46d498e0e
+#   content hash  198c986c248d15ad
+#   text hash     c4c703d658eaedbc
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2823d78eb207b0d4
-#   text hash     94e4237dcbb18848
+#   content hash  198c986c248d15ad
+#   text hash     50c0e1f721ed525f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

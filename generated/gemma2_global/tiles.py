@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2823d78eb207b0d4
-#   text hash     d04b861932a9782b
+#   content hash  198c986c248d15ad
+#   text hash     ff9f4cb9e1e3b4d9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d31d24139e1fbadc
-#   text hash     bea00b1f5ac414c1
+#   content hash  fb67d9b0f34e9530
+#   text hash     760bf2be78549ee8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

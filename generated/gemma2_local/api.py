@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d31d24139e1fbadc
-#   text hash     cd2207dbb5dee5a3
+#   content hash  fb67d9b0f34e9530
+#   text hash     f2849612393814a2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d31d24139e1fbadc
-#   text hash     23afd8f0d34622eb
+#   content hash  fb67d9b0f34e9530
+#   text hash     92083f27c3bfeb28
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d31d24139e1fbadc
-#   text hash     455597f050dfbba6
+#   content hash  fb67d9b0f34e9530
+#   text hash     acbe601c7efe3b2c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

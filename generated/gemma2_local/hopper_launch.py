@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d31d24139e1fbadc
-#   text hash     eb17fbeabf925a98
+#   content hash  fb67d9b0f34e9530
+#   text hash     516a534b8cfed1ee
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

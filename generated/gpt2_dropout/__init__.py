@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f4cce48a83ebf233
-#   text hash     1a6b59dd8c09c3ac
+#   content hash  f7a1e91424daca70
+#   text hash     472b04f2a4ddff60
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f4cce48a83ebf233
-#   text hash     fab1f4a30bc88280
+#   content hash  f7a1e91424daca70
+#   text hash     0469c90f5a5b92e8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f4cce48a83ebf233
-#   text hash     e7790a0611badbf2
+#   content hash  f7a1e91424daca70
+#   text hash     78d63018ae383d48
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

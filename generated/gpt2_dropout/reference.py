@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f4cce48a83ebf233
-#   text hash     cb7c38263421e4fe
+#   content hash  f7a1e91424daca70
+#   text hash     5ceb6f4243313517
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f4cce48a83ebf233
-#   text hash     34f03d44ffdaad95
+#   content hash  f7a1e91424daca70
+#   text hash     d0d6d3ee60df7c03
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b837bac41a4a0a7a
-#   text hash     e597b63db4cf4552
+#   content hash  42c70ddc8edfa6ff
+#   text hash     0af76b0d46a92d38
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b837bac41a4a0a7a
-#   text hash     dfbb9ac967dd15dd
+#   content hash  42c70ddc8edfa6ff
+#   text hash     13188e160b75e7ad
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b837bac41a4a0a7a
-#   text hash     ab68d980b7f9817e
+#   content hash  42c70ddc8edfa6ff
+#   text hash     d919d3bf0446d972
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

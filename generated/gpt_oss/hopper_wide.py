@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b837bac41a4a0a7a
-#   text hash     fa7d8ea72610c27c
+#   content hash  42c70ddc8edfa6ff
+#   text hash     bca1a4a897801c26
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b837bac41a4a0a7a
-#   text hash     2fa3004840d188e3
+#   content hash  42c70ddc8edfa6ff
+#   text hash     ed3227862fd38583
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

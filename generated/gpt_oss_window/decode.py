@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  93a8dc44775887ea
-#   text hash     a9053829dc2e898f
+#   content hash  982f73be3faf5de6
+#   text hash     31a7cbc02d8445c6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

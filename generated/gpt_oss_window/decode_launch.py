@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  93a8dc44775887ea
-#   text hash     9ea1ab26be9e1bf9
+#   content hash  982f73be3faf5de6
+#   text hash     f2c23a2b6fdb2b1c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

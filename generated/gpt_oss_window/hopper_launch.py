@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  93a8dc44775887ea
-#   text hash     a696f0554350aaa5
+#   content hash  982f73be3faf5de6
+#   text hash     7979eb59192becd6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

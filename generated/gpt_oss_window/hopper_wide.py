@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  93a8dc44775887ea
-#   text hash     76e9d33ffd0d08c9
+#   content hash  982f73be3faf5de6
+#   text hash     37640ee18018ba86
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

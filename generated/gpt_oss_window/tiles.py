@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  93a8dc44775887ea
-#   text hash     d0d78507613e31e5
+#   content hash  982f73be3faf5de6
+#   text hash     00241306f8a080bf
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a03798ce94ccf590
-#   text hash     1d889f9ba35e916a
+#   content hash  61c042f80051112d
+#   text hash     16f3b58d2bf446f8
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a03798ce94ccf590
-#   text hash     9a016eb6f2282f03
+#   content hash  61c042f80051112d
+#   text hash     8c322755909b13bc
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

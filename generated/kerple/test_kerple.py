@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a03798ce94ccf590
-#   text hash     25dff13752b7f51d
+#   content hash  61c042f80051112d
+#   text hash     e77a1c36e40951ab
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a03798ce94ccf590
-#   text hash     521eb0680d45ea30
+#   content hash  61c042f80051112d
+#   text hash     2c2ddf25fc935dec
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

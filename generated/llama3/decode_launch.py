@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1f9f6991eaba6608
-#   text hash     d82ef54226ea7bca
+#   content hash  5bfea27690de5c02
+#   text hash     6c51a616bc7ad041
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1f9f6991eaba6608
-#   text hash     d97f0fe4c4935950
+#   content hash  5bfea27690de5c02
+#   text hash     94fc9341a6d7e63e
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1f9f6991eaba6608
-#   text hash     2ffaf1f64b0ac990
+#   content hash  5bfea27690de5c02
+#   text hash     a89ac87a794df230
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

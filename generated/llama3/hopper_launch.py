@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1f9f6991eaba6608
-#   text hash     b3ce2d501b6ca4e1
+#   content hash  5bfea27690de5c02
+#   text hash     3b4e8957641f2e6b
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

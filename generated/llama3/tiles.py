@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1f9f6991eaba6608
-#   text hash     5d21960d13be0d7a
+#   content hash  5bfea27690de5c02
+#   text hash     d1ce44c927a3c417
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  00519b7fabe1cf34
-#   text hash     b781ee95c1088904
+#   content hash  e0ffa065c47351b6
+#   text hash     f0976feb25263690
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

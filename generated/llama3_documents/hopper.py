@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  00519b7fabe1cf34
-#   text hash     88057eb2d03e33be
+#   content hash  e0ffa065c47351b6
+#   text hash     6c78defdb2c950f5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  00519b7fabe1cf34
-#   text hash     a5217925240a9832
+#   content hash  e0ffa065c47351b6
+#   text hash     b3c047c9985902da
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  00519b7fabe1cf34
-#   text hash     f6f77c746c0d2df2
+#   content hash  e0ffa065c47351b6
+#   text hash     47ef3ea994f5f23c
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  00519b7fabe1cf34
-#   text hash     41f12f9057e93ab4
+#   content hash  e0ffa065c47351b6
+#   text hash     abf75bf4ee563867
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

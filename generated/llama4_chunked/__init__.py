@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8f3ea29625c60a7a
-#   text hash     d01bdf02778ae1df
+#   content hash  2e0f14f7587d70e6
+#   text hash     9508fd68fc9e88e7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8f3ea29625c60a7a
-#   text hash     1b36387a67be0f5e
+#   content hash  2e0f14f7587d70e6
+#   text hash     ec22fc68906f599e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8f3ea29625c60a7a
-#   text hash     39bd78d40f8cf7ef
+#   content hash  2e0f14f7587d70e6
+#   text hash     e16953fc33ec93d2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

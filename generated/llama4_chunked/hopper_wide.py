@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8f3ea29625c60a7a
-#   text hash     7d64f31e4127f693
+#   content hash  2e0f14f7587d70e6
+#   text hash     2502304eaf3fbbe4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

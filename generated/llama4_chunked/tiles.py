@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8f3ea29625c60a7a
-#   text hash     30b2b217629693f8
+#   content hash  2e0f14f7587d70e6
+#   text hash     b8abfe11610b5b42
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

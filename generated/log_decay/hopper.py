@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9d2ef9508e3c75b6
-#   text hash     5dd9f1902f6d1c86
+#   content hash  f794817ba9b110dc
+#   text hash     0ee1b986f3a87f98
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9d2ef9508e3c75b6
-#   text hash     3628d97afdf16678
+#   content hash  f794817ba9b110dc
+#   text hash     b9857a5a471c0e7d
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

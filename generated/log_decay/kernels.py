@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9d2ef9508e3c75b6
-#   text hash     64347faef8b0e8ff
+#   content hash  f794817ba9b110dc
+#   text hash     206d3f618448ad0a
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9d2ef9508e3c75b6
-#   text hash     d46ccf6af192265a
+#   content hash  f794817ba9b110dc
+#   text hash     63260cdb0423157b
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

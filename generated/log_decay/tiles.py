@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9d2ef9508e3c75b6
-#   text hash     105989280f91318f
+#   content hash  f794817ba9b110dc
+#   text hash     4a77e7fcf79b825b
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

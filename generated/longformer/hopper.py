@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2a52e483224cdca7
-#   text hash     e27f2e05b64758e8
+#   content hash  0d55d89e2824b213
+#   text hash     94a004e34203a00f
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2a52e483224cdca7
-#   text hash     79303fc97545ad69
+#   content hash  0d55d89e2824b213
+#   text hash     f71f64856cf51012
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

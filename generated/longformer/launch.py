@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2a52e483224cdca7
-#   text hash     1910364b89bb65a9
+#   content hash  0d55d89e2824b213
+#   text hash     34ad7b3b418ae06e
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2a52e483224cdca7
-#   text hash     c7d318dc865c8a34
+#   content hash  0d55d89e2824b213
+#   text hash     0fb071df5155dcf3
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2a52e483224cdca7
-#   text hash     52dcfb3115b4d4ca
+#   content hash  0d55d89e2824b213
+#   text hash     2963619edf414de9
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  183d5fef13f105da
-#   text hash     d9ddc0daff1f1903
+#   content hash  7d5217d7d5a7a25e
+#   text hash     b5fdadbf88c473b1
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  183d5fef13f105da
-#   text hash     f55c9b7721ffac94
+#   content hash  7d5217d7d5a7a25e
+#   text hash     0fd1ad33fc3d58f9
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

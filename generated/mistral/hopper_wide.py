@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  183d5fef13f105da
-#   text hash     94675a5b201ea090
+#   content hash  7d5217d7d5a7a25e
+#   text hash     fab095ca8411c40b
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

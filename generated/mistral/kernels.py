@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  183d5fef13f105da
-#   text hash     3dcc1766c71bbe6a
+#   content hash  7d5217d7d5a7a25e
+#   text hash     3e5adeabdec832d9
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

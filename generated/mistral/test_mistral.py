@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  183d5fef13f105da
-#   text hash     e67bc19c3e23594d
+#   content hash  7d5217d7d5a7a25e
+#   text hash     64ecbcf8eaa6be7f
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  876662db7fe78652
-#   text hash     bd62b2ec1ae04a90
+#   content hash  10321d1a10e8a74f
+#   text hash     483b12c476ee02e0
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

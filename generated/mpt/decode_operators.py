@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  876662db7fe78652
-#   text hash     cf252beb23b2780f
+#   content hash  10321d1a10e8a74f
+#   text hash     66fcba56a462ae3b
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  876662db7fe78652
-#   text hash     0a5440eac4782189
+#   content hash  10321d1a10e8a74f
+#   text hash     ccf60d15c86c93e1
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  876662db7fe78652
-#   text hash     649c899be52693ee
+#   content hash  10321d1a10e8a74f
+#   text hash     6073ac3d5879e192
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

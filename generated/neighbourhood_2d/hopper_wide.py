@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f4cd70ffe1e9d7c6
-#   text hash     5aad1b3afdbc5e9a
+#   content hash  546929327d705bc9
+#   text hash     93c9c918538d5e48
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f4cd70ffe1e9d7c6
-#   text hash     17c8a6e8f0f9f311
+#   content hash  546929327d705bc9
+#   text hash     c96cddc6aeec42af
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e2f3cba47f1de016
-#   text hash     0991d07d7b0b6e4c
+#   content hash  1b021e768c5f2533
+#   text hash     2abc47c25f70f54c
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

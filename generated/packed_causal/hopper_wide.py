@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e2f3cba47f1de016
-#   text hash     6d6cbc271215bd66
+#   content hash  1b021e768c5f2533
+#   text hash     fa2136038b195ce5
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

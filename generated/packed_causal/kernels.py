@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e2f3cba47f1de016
-#   text hash     374bbba1d95b27ea
+#   content hash  1b021e768c5f2533
+#   text hash     349d830867fd497e
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e2f3cba47f1de016
-#   text hash     4624a099b35f4289
+#   content hash  1b021e768c5f2533
+#   text hash     8f37c4c1bd9cd339
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e2f3cba47f1de016
-#   text hash     21d4cdc5576cb685
+#   content hash  1b021e768c5f2533
+#   text hash     da54f1b9f0205dae
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  62767e5ca086b41d
-#   text hash     ed6c798ea66da9fb
+#   content hash  ea86ac743242b213
+#   text hash     809d518a8cc02e02
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  62767e5ca086b41d
-#   text hash     b94e7535e09ef8e3
+#   content hash  ea86ac743242b213
+#   text hash     8b3f24765a5f53f0
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  62767e5ca086b41d
-#   text hash     835d97a95eeae814
+#   content hash  ea86ac743242b213
+#   text hash     27d107299e26b26f
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  62767e5ca086b41d
-#   text hash     cac3508f45e1458d
+#   content hash  ea86ac743242b213
+#   text hash     fb044851a15b1f4c
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  62767e5ca086b41d
-#   text hash     eefba90ef060a4c8
+#   content hash  ea86ac743242b213
+#   text hash     08c2ea67fe9472fc
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

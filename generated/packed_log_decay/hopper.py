@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  66a567f846597cad
-#   text hash     e6a6beb90f3237ae
+#   content hash  a73da83ab099f93f
+#   text hash     ed3a49753e1735b0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

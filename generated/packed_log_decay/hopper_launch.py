@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  66a567f846597cad
-#   text hash     6175eb84d1e1bc6c
+#   content hash  a73da83ab099f93f
+#   text hash     801ac6a8f90a533c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  66a567f846597cad
-#   text hash     06913772adffbaf6
+#   content hash  a73da83ab099f93f
+#   text hash     927c4afe3967cb0e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  66a567f846597cad
-#   text hash     3ffa6a50eacc1a19
+#   content hash  a73da83ab099f93f
+#   text hash     c79e39364c2fbd56
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  66a567f846597cad
-#   text hash     40be988eee9a0195
+#   content hash  a73da83ab099f93f
+#   text hash     3755cbe87ad3070c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

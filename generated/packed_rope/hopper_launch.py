@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b95983faa457b38f
-#   text hash     5dc166a2637301ac
+#   content hash  166e6c807193438e
+#   text hash     37e2a5d3ca2ffd4e
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

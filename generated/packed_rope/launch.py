@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b95983faa457b38f
-#   text hash     dc3598626b48a422
+#   content hash  166e6c807193438e
+#   text hash     25f2298ef14510b0
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b95983faa457b38f
-#   text hash     2b59f59987c42690
+#   content hash  166e6c807193438e
+#   text hash     691720994bed8991
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

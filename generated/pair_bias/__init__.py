@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  86dc5650070c285f
-#   text hash     2f2928c9e497822a
+#   content hash  e353077f0e79e65d
+#   text hash     29e9ee2fc685de73
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

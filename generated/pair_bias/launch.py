@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  86dc5650070c285f
-#   text hash     e07017c5aa59b623
+#   content hash  e353077f0e79e65d
+#   text hash     b4bb944dd8f76cec
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

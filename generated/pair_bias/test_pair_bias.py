@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  86dc5650070c285f
-#   text hash     adf0131e0a281be6
+#   content hash  e353077f0e79e65d
+#   text hash     9629753c005cd812
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  86dc5650070c285f
-#   text hash     e67921eb56d1e828
+#   content hash  e353077f0e79e65d
+#   text hash     6605c00cac7c66b5
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

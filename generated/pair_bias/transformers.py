@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  86dc5650070c285f
-#   text hash     bedf39456f0c68aa
+#   content hash  e353077f0e79e65d
+#   text hash     bfc22aadc3174fa9
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0b023c8bf0b7ebfb
-#   text hash     5adb0b79692d361a
+#   content hash  dce7452c75afbfc1
+#   text hash     654bdc8b2f3e15dd
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0b023c8bf0b7ebfb
-#   text hash     fb15e367da2b3112
+#   content hash  dce7452c75afbfc1
+#   text hash     c2b2c532d12503ae
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

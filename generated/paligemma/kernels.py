@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0b023c8bf0b7ebfb
-#   text hash     51d7c5bbae5595c7
+#   content hash  dce7452c75afbfc1
+#   text hash     8cd057d362067c0c
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

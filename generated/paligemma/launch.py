@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0b023c8bf0b7ebfb
-#   text hash     d9f3bc6c4bb4e63d
+#   content hash  dce7452c75afbfc1
+#   text hash     19793c7ec8cd96c2
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0b023c8bf0b7ebfb
-#   text hash     ff927ebc2b652dc8
+#   content hash  dce7452c75afbfc1
+#   text hash     3a854357f1df457e
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2d853495f2395f4d
-#   text hash     20a81189a314fa36
+#   content hash  3a8cee027b737240
+#   text hash     54e821059bcb38fb
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2d853495f2395f4d
-#   text hash     8dbcce3354c8527a
+#   content hash  3a8cee027b737240
+#   text hash     aadca1a65d04d7ae
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

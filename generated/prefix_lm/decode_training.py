@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2d853495f2395f4d
-#   text hash     023971c11f8fd499
+#   content hash  3a8cee027b737240
+#   text hash     7eb0ed4a73c966b4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2d853495f2395f4d
-#   text hash     09d100206f1bef4d
+#   content hash  3a8cee027b737240
+#   text hash     d8950ea27720d1ec
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  37917175b489ced9
-#   text hash     5b46b6cdfc4ae2c1
+#   content hash  b0e7841f6ad11906
+#   text hash     4505039c80797561
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

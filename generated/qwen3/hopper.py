@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  37917175b489ced9
-#   text hash     9d517fe8e4ceb72d
+#   content hash  b0e7841f6ad11906
+#   text hash     94067ff48b31d2a6
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

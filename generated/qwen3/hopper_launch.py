@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  37917175b489ced9
-#   text hash     a6dcb05209569d6b
+#   content hash  b0e7841f6ad11906
+#   text hash     fcc0f03e62e7ecef
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  37917175b489ced9
-#   text hash     8cce45cf40afb080
+#   content hash  b0e7841f6ad11906
+#   text hash     f831f7ad9d40a762
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  37917175b489ced9
-#   text hash     156e3b2a83d8c294
+#   content hash  b0e7841f6ad11906
+#   text hash     f854b40d70033b89
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6cee1042538e7e21
-#   text hash     3a0d3d25a1f2a68d
+#   content hash  d1b5e1da6c1ae8a4
+#   text hash     c01ea69acde0e37b
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

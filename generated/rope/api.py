@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6cee1042538e7e21
-#   text hash     632a088358babd37
+#   content hash  d1b5e1da6c1ae8a4
+#   text hash     c2c21d281452a31a
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

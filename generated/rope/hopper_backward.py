@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6cee1042538e7e21
-#   text hash     56596ee4c9836f1c
+#   content hash  d1b5e1da6c1ae8a4
+#   text hash     1dce094635165aad
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6cee1042538e7e21
-#   text hash     6eb0ad60ab1176f2
+#   content hash  d1b5e1da6c1ae8a4
+#   text hash     fb6db56af49626c3
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

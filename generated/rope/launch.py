@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6cee1042538e7e21
-#   text hash     f43297207b12e2f8
+#   content hash  d1b5e1da6c1ae8a4
+#   text hash     928a97753b0a26de
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

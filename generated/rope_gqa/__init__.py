@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a35b11724fa7b94f
-#   text hash     a539ddc5f5999be2
+#   content hash  fe78be154ebc8ca4
+#   text hash     08b6799607f49ed0
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

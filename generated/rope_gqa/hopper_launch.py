@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a35b11724fa7b94f
-#   text hash     ccf14f860a5f109b
+#   content hash  fe78be154ebc8ca4
+#   text hash     5051998014c3fb0d
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a35b11724fa7b94f
-#   text hash     b9a6afd178f16028
+#   content hash  fe78be154ebc8ca4
+#   text hash     7672a0a8e95a8326
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

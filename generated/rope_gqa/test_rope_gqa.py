@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a35b11724fa7b94f
-#   text hash     064d79952ea2e047
+#   content hash  fe78be154ebc8ca4
+#   text hash     7a11a08db5b9a7aa
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

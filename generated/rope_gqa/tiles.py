@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a35b11724fa7b94f
-#   text hash     8e0b12e9e4860569
+#   content hash  fe78be154ebc8ca4
+#   text hash     fec72c647d4bd8ae
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  53acdbdb0a7a83eb
-#   text hash     ec738d232354031b
+#   content hash  834dcb6f7cd25567
+#   text hash     42da6112083f3a67
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

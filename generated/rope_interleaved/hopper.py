@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  53acdbdb0a7a83eb
-#   text hash     c6f1f536989f7872
+#   content hash  834dcb6f7cd25567
+#   text hash     d8ad3de69c03b094
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  53acdbdb0a7a83eb
-#   text hash     1c59830867152231
+#   content hash  834dcb6f7cd25567
+#   text hash     e740982831fafe05
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

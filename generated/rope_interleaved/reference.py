@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  53acdbdb0a7a83eb
-#   text hash     0929302fda7407fb
+#   content hash  834dcb6f7cd25567
+#   text hash     1cf9537650e572e8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

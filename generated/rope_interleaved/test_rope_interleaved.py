@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  53acdbdb0a7a83eb
-#   text hash     0a767bfb5f6d2e78
+#   content hash  834dcb6f7cd25567
+#   text hash     3cb0116ae6a03062
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

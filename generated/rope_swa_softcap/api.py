@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c03c45a70940998d
-#   text hash     fe6e76b4252dda07
+#   content hash  478f807e4e3ccb6d
+#   text hash     f4b956225dcc3756
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

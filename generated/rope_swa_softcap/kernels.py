@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c03c45a70940998d
-#   text hash     ad474a656b161366
+#   content hash  478f807e4e3ccb6d
+#   text hash     0d46800a50f2a616
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c03c45a70940998d
-#   text hash     8dec60f50bb8c3e5
+#   content hash  478f807e4e3ccb6d
+#   text hash     1e389c77c0906fd5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c03c45a70940998d
-#   text hash     81d0ba2bd4a18d6a
+#   content hash  478f807e4e3ccb6d
+#   text hash     735f80fddd1063d3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c03c45a70940998d
-#   text hash     2a0d170ed75b0f2b
+#   content hash  478f807e4e3ccb6d
+#   text hash     fc461ae494076e48
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f0cce719a383dde9
-#   text hash     32aeaa78d8dfbd2e
+#   content hash  abb8d0ec05d10a22
+#   text hash     7c6ea3b856489057
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

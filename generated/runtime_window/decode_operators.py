@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f0cce719a383dde9
-#   text hash     af18dff26e3f666b
+#   content hash  abb8d0ec05d10a22
+#   text hash     59b6e153f3ea74a9
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f0cce719a383dde9
-#   text hash     96ece94fb3c06c96
+#   content hash  abb8d0ec05d10a22
+#   text hash     8556d60e9fdd3f64
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f0cce719a383dde9
-#   text hash     9f2ae2930b6a7fb6
+#   content hash  abb8d0ec05d10a22
+#   text hash     82148e2c1d144dfc
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f0cce719a383dde9
-#   text hash     273be5c8337d82b5
+#   content hash  abb8d0ec05d10a22
+#   text hash     a498b2a3f299d4e2
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  73dd19bebad094db
-#   text hash     b58d85c355fd6cad
+#   content hash  cde96f837181fd0e
+#   text hash     7ef3458dcbaee84e
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

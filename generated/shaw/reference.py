@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  73dd19bebad094db
-#   text hash     79de93008c8dab92
+#   content hash  cde96f837181fd0e
+#   text hash     cb9e6df8401ed14c
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  73dd19bebad094db
-#   text hash     e4d9af8e6c991617
+#   content hash  cde96f837181fd0e
+#   text hash     e35b3cf83c9c4726
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  73dd19bebad094db
-#   text hash     7c1f62037ddd149d
+#   content hash  cde96f837181fd0e
+#   text hash     1a674f2d57a90cf0
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

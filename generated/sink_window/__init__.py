@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2fc8b0bf941b92a7
-#   text hash     730c32581575bebc
+#   content hash  9ad59c050e5d8f91
+#   text hash     50e44134a04a1f3e
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

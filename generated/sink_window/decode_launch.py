@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2fc8b0bf941b92a7
-#   text hash     deaf2c890d003d6d
+#   content hash  9ad59c050e5d8f91
+#   text hash     40894b8a7646883e
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2fc8b0bf941b92a7
-#   text hash     2b3317b488dbd732
+#   content hash  9ad59c050e5d8f91
+#   text hash     db386aa84a556689
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2fc8b0bf941b92a7
-#   text hash     bba629760499fa16
+#   content hash  9ad59c050e5d8f91
+#   text hash     86c8d292c7538b50
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

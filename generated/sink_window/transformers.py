@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2fc8b0bf941b92a7
-#   text hash     baa3ef427b5e0bf9
+#   content hash  9ad59c050e5d8f91
+#   text hash     1415a2838930810f
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

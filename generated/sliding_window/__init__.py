@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8bfdf2add2cf408c
-#   text hash     bd65237376cfc246
+#   content hash  9caaf77236f02b52
+#   text hash     a3f624251c6e69dd
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

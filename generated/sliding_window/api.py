@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8bfdf2add2cf408c
-#   text hash     13fe8a8808efd504
+#   content hash  9caaf77236f02b52
+#   text hash     e9801e9546d1cd78
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

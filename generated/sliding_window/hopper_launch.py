@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8bfdf2add2cf408c
-#   text hash     edced864b52cc988
+#   content hash  9caaf77236f02b52
+#   text hash     002f463830fdb120
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8bfdf2add2cf408c
-#   text hash     5730412b1c4e11aa
+#   content hash  9caaf77236f02b52
+#   text hash     6c10b31e8afa0ed2
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

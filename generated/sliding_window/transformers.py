@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8bfdf2add2cf408c
-#   text hash     d040d082a8c3b89e
+#   content hash  9caaf77236f02b52
+#   text hash     4a376952527ceca8
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5fef0be57510f4a3
-#   text hash     6cbdf6f9e2ecb9b7
+#   content hash  ea60d7a7174008c0
+#   text hash     852fb70c7f6126a6
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5fef0be57510f4a3
-#   text hash     16bfa86bf825e908
+#   content hash  ea60d7a7174008c0
+#   text hash     42daaa6023411ea9
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

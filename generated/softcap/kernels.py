@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5fef0be57510f4a3
-#   text hash     836c31c5d573ab4e
+#   content hash  ea60d7a7174008c0
+#   text hash     8234b157d422cfce
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5fef0be57510f4a3
-#   text hash     68d88d9d1feed2af
+#   content hash  ea60d7a7174008c0
+#   text hash     41b51b4be75b7dcb
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

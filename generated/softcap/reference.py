@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5fef0be57510f4a3
-#   text hash     d2268e802c364540
+#   content hash  ea60d7a7174008c0
+#   text hash     23c86d7423733822
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

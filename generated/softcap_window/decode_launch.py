@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5e7cff0b63694efc
-#   text hash     c180e172bb18cd52
+#   content hash  d370c3ba6fe2bd2b
+#   text hash     d3334d22aac28234
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5e7cff0b63694efc
-#   text hash     e6e3d088db2f64a2
+#   content hash  d370c3ba6fe2bd2b
+#   text hash     36df32b6bfc60eac
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

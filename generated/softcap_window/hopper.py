@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5e7cff0b63694efc
-#   text hash     5a2af3b005c14e36
+#   content hash  d370c3ba6fe2bd2b
+#   text hash     c36c8a52ab2aed6d
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5e7cff0b63694efc
-#   text hash     c45c25441bd0b0ad
+#   content hash  d370c3ba6fe2bd2b
+#   text hash     0e743cf7829ba3ea
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5e7cff0b63694efc
-#   text hash     5148b1b8a460f9f0
+#   content hash  d370c3ba6fe2bd2b
+#   text hash     bb542b70c0b51df9
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  455ccc51c36e80d5
-#   text hash     18f7080ec4a81f1f
+#   content hash  ce3ea1f1137b4774
+#   text hash     14723733748fd671
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  455ccc51c36e80d5
-#   text hash     fdd688daee187b44
+#   content hash  ce3ea1f1137b4774
+#   text hash     107507f2716baf87
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

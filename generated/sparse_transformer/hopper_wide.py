@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  455ccc51c36e80d5
-#   text hash     93605e7a000250b8
+#   content hash  ce3ea1f1137b4774
+#   text hash     5eda7295ed6af9df
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  455ccc51c36e80d5
-#   text hash     60ede95a27de477d
+#   content hash  ce3ea1f1137b4774
+#   text hash     86adf5e833f8176f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  455ccc51c36e80d5
-#   text hash     864441f4d1097684
+#   content hash  ce3ea1f1137b4774
+#   text hash     0e4dd0a75d3dde8d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dc69a3a8b5beac04
-#   text hash     cece48a4a44fbeb2
+#   content hash  6bf9d661234a13dd
+#   text hash     20c24846492f26b2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

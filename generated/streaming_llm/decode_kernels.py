@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dc69a3a8b5beac04
-#   text hash     99ab66b2eb793cb9
+#   content hash  6bf9d661234a13dd
+#   text hash     1137cbbae57890c9
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

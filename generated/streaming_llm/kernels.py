@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dc69a3a8b5beac04
-#   text hash     0233ad77583ff0cf
+#   content hash  6bf9d661234a13dd
+#   text hash     3a8e296f1a113c22
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

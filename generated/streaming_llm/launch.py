@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dc69a3a8b5beac04
-#   text hash     787c3c6e1c52aca0
+#   content hash  6bf9d661234a13dd
+#   text hash     e0ba571010163fb5
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dc69a3a8b5beac04
-#   text hash     b6e045fd85d94c2e
+#   content hash  6bf9d661234a13dd
+#   text hash     c4ec329ac1d11632
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a768cf0e085f34cf
-#   text hash     8e6d5a1c2bb46c27
+#   content hash  5efa66ff9315bae3
+#   text hash     097e592e213f6b9d
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a768cf0e085f34cf
-#   text hash     b386d77880b4cf38
+#   content hash  5efa66ff9315bae3
+#   text hash     af69c2881d1a1956
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a768cf0e085f34cf
-#   text hash     08c869de4485b5e0
+#   content hash  5efa66ff9315bae3
+#   text hash     3c84b895518ec521
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

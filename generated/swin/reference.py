@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a768cf0e085f34cf
-#   text hash     6c3e1ac656e139ef
+#   content hash  5efa66ff9315bae3
+#   text hash     69653fdcb55ddec6
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a768cf0e085f34cf
-#   text hash     a71781d63f95a2a6
+#   content hash  5efa66ff9315bae3
+#   text hash     01fa9595c877043c
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  612df52caa003d9d
-#   text hash     79edc8ffd4e1e232
+#   content hash  f87c61d4e56fb4b3
+#   text hash     3ccc05768f924908
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  612df52caa003d9d
-#   text hash     5594669cac3b9759
+#   content hash  f87c61d4e56fb4b3
+#   text hash     06dd3761387a178c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

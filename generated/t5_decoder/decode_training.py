@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  612df52caa003d9d
-#   text hash     40683e40d70157dd
+#   content hash  f87c61d4e56fb4b3
+#   text hash     fe5a6a5a5d656496
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  612df52caa003d9d
-#   text hash     e423ee693e23eb02
+#   content hash  f87c61d4e56fb4b3
+#   text hash     8c21faa4cda5e353
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  612df52caa003d9d
-#   text hash     3a67614149105981
+#   content hash  f87c61d4e56fb4b3
+#   text hash     b1fb4176a05ec863
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  abbf447cadce7ebd
-#   text hash     82daa16777c24341
+#   content hash  3b2a9ed8cdb276e3
+#   text hash     aaf643bdac6ef3c4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  abbf447cadce7ebd
-#   text hash     73957c7a4fcaea99
+#   content hash  3b2a9ed8cdb276e3
+#   text hash     9c589f324720cc2b
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

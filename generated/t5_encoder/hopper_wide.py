@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  abbf447cadce7ebd
-#   text hash     334737fa426cd868
+#   content hash  3b2a9ed8cdb276e3
+#   text hash     0a75c3b1d376251b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  abbf447cadce7ebd
-#   text hash     809986bff608c2fb
+#   content hash  3b2a9ed8cdb276e3
+#   text hash     f53414703895d820
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

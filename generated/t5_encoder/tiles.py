@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  abbf447cadce7ebd
-#   text hash     e3f7d17b80e3c040
+#   content hash  3b2a9ed8cdb276e3
+#   text hash     53f7d07c7f798a69
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

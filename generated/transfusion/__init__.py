@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7ce5af43466e84d0
-#   text hash     f445f9cf7c6115f7
+#   content hash  ded7527c9bf69b6b
+#   text hash     ae1cd9ae158fb2ae
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

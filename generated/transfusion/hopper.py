@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7ce5af43466e84d0
-#   text hash     3faf0e5d79204c25
+#   content hash  ded7527c9bf69b6b
+#   text hash     9d0b57aed39daf54
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

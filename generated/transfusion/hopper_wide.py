@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7ce5af43466e84d0
-#   text hash     e5cc6d4781ae876d
+#   content hash  ded7527c9bf69b6b
+#   text hash     1a4b4fe0d8aa98d8
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7ce5af43466e84d0
-#   text hash     8d0a964dc3abf3d7
+#   content hash  ded7527c9bf69b6b
+#   text hash     74424aca3eece5bb
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7ce5af43466e84d0
-#   text hash     087bcbe7a9968f43
+#   content hash  ded7527c9bf69b6b
+#   text hash     775a4d32a92f4437
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  25a73a09ccecc371
-#   text hash     502077cc3c407e57
+#   content hash  2269aa7279c4d136
+#   text hash     3882b5cd88bf9126
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  25a73a09ccecc371
-#   text hash     f4af21a8ff04b7e4
+#   content hash  2269aa7279c4d136
+#   text hash     52c7c85c4ed50bf5
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  25a73a09ccecc371
-#   text hash     db46c07bc3aff688
+#   content hash  2269aa7279c4d136
+#   text hash     53080f7e0bdf3d9e
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  25a73a09ccecc371
-#   text hash     0e6738ca0a87eb94
+#   content hash  2269aa7279c4d136
+#   text hash     ca2c20da4aa6c9d0
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  25a73a09ccecc371
-#   text hash     28ce5101eadec64f
+#   content hash  2269aa7279c4d136
+#   text hash     7ba7c175f60cef14
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

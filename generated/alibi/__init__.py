@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  02c33e344bacb774
-#   text hash     4d7f1331e954740d
+#   content hash  1b1fe9cad6836bae
+#   text hash     e5cd75d7b51195c8
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

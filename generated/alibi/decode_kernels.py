@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  02c33e344bacb774
-#   text hash     7887b7bfaa610582
+#   content hash  1b1fe9cad6836bae
+#   text hash     00b223e96ec8566a
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  02c33e344bacb774
-#   text hash     7dda248f052e48a6
+#   content hash  1b1fe9cad6836bae
+#   text hash     213468d0a5df365e
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

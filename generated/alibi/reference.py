@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  02c33e344bacb774
-#   text hash     ad198f54037b8e19
+#   content hash  1b1fe9cad6836bae
+#   text hash     f4dbe034aaffabbe
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  02c33e344bacb774
-#   text hash     ba6715cac4050036
+#   content hash  1b1fe9cad6836bae
+#   text hash     2e653cb64b6b4dc9
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

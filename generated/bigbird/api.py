@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ec6ab7bb74882b7d
-#   text hash     ccfba0623a472c60
+#   content hash  bd5ca81eae4ad652
+#   text hash     0fec30a4a762293f
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ec6ab7bb74882b7d
-#   text hash     eec4c895f393b62c
+#   content hash  bd5ca81eae4ad652
+#   text hash     8702d4e2294fa37b
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

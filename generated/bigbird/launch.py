@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ec6ab7bb74882b7d
-#   text hash     eaf473640fea5a8f
+#   content hash  bd5ca81eae4ad652
+#   text hash     5a5b2475094bf6da
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

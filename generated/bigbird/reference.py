@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ec6ab7bb74882b7d
-#   text hash     16da90d18c64d982
+#   content hash  bd5ca81eae4ad652
+#   text hash     495d80f7c56620e9
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

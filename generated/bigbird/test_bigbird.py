@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ec6ab7bb74882b7d
-#   text hash     c53511efeecfac52
+#   content hash  bd5ca81eae4ad652
+#   text hash     ffc874a3a5483853
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9c9fe3b696beb23b
-#   text hash     3520d4d3c585150d
+#   content hash  a74d8907085be2d6
+#   text hash     554b1e15062b8304
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

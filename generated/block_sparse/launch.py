@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9c9fe3b696beb23b
-#   text hash     f3810f24c85b9347
+#   content hash  a74d8907085be2d6
+#   text hash     878d852251d4cbcc
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

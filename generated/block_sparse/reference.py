@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9c9fe3b696beb23b
-#   text hash     044162a769fce792
+#   content hash  a74d8907085be2d6
+#   text hash     ffa7af0a86ad2bfc
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

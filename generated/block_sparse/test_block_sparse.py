@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9c9fe3b696beb23b
-#   text hash     b22b2e53810130dc
+#   content hash  a74d8907085be2d6
+#   text hash     cd2d4bd6166cf596
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

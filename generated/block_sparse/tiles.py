@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9c9fe3b696beb23b
-#   text hash     84024ec7bf524264
+#   content hash  a74d8907085be2d6
+#   text hash     43962d2c656e5833
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

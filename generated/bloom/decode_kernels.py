@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9deef3b909face0b
-#   text hash     9f84ec78b61c1843
+#   content hash  eeb4be04dffeda8c
+#   text hash     8b9c522912e09299
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

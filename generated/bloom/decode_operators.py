@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9deef3b909face0b
-#   text hash     6d5a12ebf1a0bb84
+#   content hash  eeb4be04dffeda8c
+#   text hash     bc79778a09b8ec7e
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

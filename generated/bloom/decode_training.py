@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9deef3b909face0b
-#   text hash     8e13ff4e2b613d1f
+#   content hash  eeb4be04dffeda8c
+#   text hash     343192b941ea3994
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

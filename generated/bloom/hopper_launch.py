@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9deef3b909face0b
-#   text hash     91719f4fd245252a
+#   content hash  eeb4be04dffeda8c
+#   text hash     af02985fdf9b839e
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9deef3b909face0b
-#   text hash     902021ce25d25b04
+#   content hash  eeb4be04dffeda8c
+#   text hash     d2854713be3eb4b7
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2836865333beb8e1
-#   text hash     c3a37e78d5233754
+#   content hash  cc068c9b043cf40e
+#   text hash     713f1a559a3a30a7
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2836865333beb8e1
-#   text hash     02f96b8d462381cf
+#   content hash  cc068c9b043cf40e
+#   text hash     2af658643dfa136b
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

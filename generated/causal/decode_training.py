@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2836865333beb8e1
-#   text hash     ab1bb8ad570fda7e
+#   content hash  cc068c9b043cf40e
+#   text hash     96018254011ea8ec
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2836865333beb8e1
-#   text hash     f3aa84e6c538ad8f
+#   content hash  cc068c9b043cf40e
+#   text hash     22e03643328542af
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2836865333beb8e1
-#   text hash     532f6c78b254be16
+#   content hash  cc068c9b043cf40e
+#   text hash     abb19e02d605035c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2836865333beb8e1
-#   text hash     73bc28c1a8dacaa2
+#   content hash  cc068c9b043cf40e
+#   text hash     c7147e5b649f629e
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

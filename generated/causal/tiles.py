@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2836865333beb8e1
-#   text hash     6a50a29b52c65ded
+#   content hash  cc068c9b043cf40e
+#   text hash     d1492c96fba614e9
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

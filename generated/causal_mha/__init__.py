@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ca54ed9fb38f9877
-#   text hash     7a36d8db798fa591
+#   content hash  8367f3b34999c1a4
+#   text hash     c3bc1612e55e8bd9
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ca54ed9fb38f9877
-#   text hash     f739b1bacec33eba
+#   content hash  8367f3b34999c1a4
+#   text hash     bf59d01665472080
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ca54ed9fb38f9877
-#   text hash     e4dcaddd97104d99
+#   content hash  8367f3b34999c1a4
+#   text hash     a34ea2367e990259
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

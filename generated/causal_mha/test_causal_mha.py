@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ca54ed9fb38f9877
-#   text hash     13aef1f313c797c3
+#   content hash  8367f3b34999c1a4
+#   text hash     6fef58675583387a
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ca54ed9fb38f9877
-#   text hash     3dcfe6b1bf9c2a44
+#   content hash  8367f3b34999c1a4
+#   text hash     06f1f3f68dd02c07
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

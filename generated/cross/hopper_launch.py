@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  726f927f2cddc05f
-#   text hash     baff21f1de518007
+#   content hash  b008c5ac9a3db0d2
+#   text hash     04c0d002c20132b1
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  726f927f2cddc05f
-#   text hash     2449aa3337cb9bb1
+#   content hash  b008c5ac9a3db0d2
+#   text hash     3eaea18e085f2df3
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  726f927f2cddc05f
-#   text hash     5ebc1d5d713a673d
+#   content hash  b008c5ac9a3db0d2
+#   text hash     3ceec934a8890991
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  726f927f2cddc05f
-#   text hash     4ebb2d10c6801679
+#   content hash  b008c5ac9a3db0d2
+#   text hash     fb3d752637d970a0
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  726f927f2cddc05f
-#   text hash     656ee19a4878b753
+#   content hash  b008c5ac9a3db0d2
+#   text hash     bff8032e793ebc44
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

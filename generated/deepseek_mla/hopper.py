@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ef66de677ab79283
-#   text hash     6ac3b3caaedf6998
+#   content hash  1af1ac2d90341c4a
+#   text hash     85e63f5559df0ce3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

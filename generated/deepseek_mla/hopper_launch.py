@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ef66de677ab79283
-#   text hash     cd5530213b10aae1
+#   content hash  1af1ac2d90341c4a
+#   text hash     13d7b8677f52eff4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

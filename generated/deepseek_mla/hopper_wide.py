@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ef66de677ab79283
-#   text hash     f7a28f9f466c0c59
+#   content hash  1af1ac2d90341c4a
+#   text hash     bf346eaa76c82f50
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ef66de677ab79283
-#   text hash     0abdf1daee04281c
+#   content hash  1af1ac2d90341c4a
+#   text hash     206347ee9fcf519e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ef66de677ab79283
-#   text hash     3eeb2bbfaf6a74e6
+#   content hash  1af1ac2d90341c4a
+#   text hash     769410e03a0a19e2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

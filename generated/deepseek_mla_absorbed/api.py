@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  52ec0740b5403c63
-#   text hash     17ab176c87fa4ef2
+#   content hash  6c5ce51e5aac33de
+#   text hash     dee6d7ee46843ad5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

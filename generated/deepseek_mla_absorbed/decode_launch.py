@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  52ec0740b5403c63
-#   text hash     6d419d88de65202f
+#   content hash  6c5ce51e5aac33de
+#   text hash     0cd4d314149f16ee
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

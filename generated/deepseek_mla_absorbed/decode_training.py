@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  52ec0740b5403c63
-#   text hash     673b50a1994c1d82
+#   content hash  6c5ce51e5aac33de
+#   text hash     3d42c441e9abf295
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

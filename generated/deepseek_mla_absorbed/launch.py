@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  52ec0740b5403c63
-#   text hash     a69e7b7de193b784
+#   content hash  6c5ce51e5aac33de
+#   text hash     56c4e9b94725443a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

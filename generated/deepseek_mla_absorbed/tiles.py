@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  52ec0740b5403c63
-#   text hash     0157c0a8455e7afe
+#   content hash  6c5ce51e5aac33de
+#   text hash     91fbc0443929b0f8
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

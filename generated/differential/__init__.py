@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f34fc30a6dc152ac
-#   text hash     e0efa10930239b77
+#   content hash  e8ceedf18a0b8572
+#   text hash     387dcfc4dd04dd0f
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

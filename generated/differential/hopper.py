@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f34fc30a6dc152ac
-#   text hash     b2a12ca3202badc3
+#   content hash  e8ceedf18a0b8572
+#   text hash     3a155b8ff977a481
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

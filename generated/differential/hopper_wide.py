@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f34fc30a6dc152ac
-#   text hash     5bd14267a36c760b
+#   content hash  e8ceedf18a0b8572
+#   text hash     24cd63a41d420027
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

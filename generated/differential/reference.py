@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f34fc30a6dc152ac
-#   text hash     69a9d7c38dd0081c
+#   content hash  e8ceedf18a0b8572
+#   text hash     5e3f761b00898835
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f34fc30a6dc152ac
-#   text hash     04ada1bb80b42fb1
+#   content hash  e8ceedf18a0b8572
+#   text hash     9d14afef39a793e3
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  03ae74f7902d37e1
-#   text hash     210b062a8b72238a
+#   content hash  99f8e368945381b4
+#   text hash     4eef444dfa5ffae8
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

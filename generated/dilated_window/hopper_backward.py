@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  03ae74f7902d37e1
-#   text hash     4e7b457f3920c9d2
+#   content hash  99f8e368945381b4
+#   text hash     5df1c63ae7530b9b
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  03ae74f7902d37e1
-#   text hash     6a42080db0c26acd
+#   content hash  99f8e368945381b4
+#   text hash     c8dfd77ddb233bc6
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  03ae74f7902d37e1
-#   text hash     17bbe081edda795f
+#   content hash  99f8e368945381b4
+#   text hash     6021f2f5dbfa44a6
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  03ae74f7902d37e1
-#   text hash     5a947817e741e018
+#   content hash  99f8e368945381b4
+#   text hash     f0e97aa56c339fb4
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  fc6e8e5e305281f4
-#   text hash     52d34a41e07489a6
+#   content hash  8d47b5c12f16292b
+#   text hash     0436a6dda12ac98e
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

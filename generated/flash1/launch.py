@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  fc6e8e5e305281f4
-#   text hash     202ead684f0042d1
+#   content hash  8d47b5c12f16292b
+#   text hash     1c79fbf7c74d2a71
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

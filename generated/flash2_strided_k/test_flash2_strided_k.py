@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  59addeda28dcd0f1
-#   text hash     188a32eb6335b1da
+#   content hash  1fb55f413ad24f8f
+#   text hash     75e5aa00ab51cfa4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

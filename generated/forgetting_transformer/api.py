@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a19d997153c0414a
-#   text hash     3bdf7568970f00a7
+#   content hash  0a34b01dfdf2d310
+#   text hash     af798683fcae0eb7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

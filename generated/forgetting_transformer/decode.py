@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a19d997153c0414a
-#   text hash     ed5aec0482c07786
+#   content hash  0a34b01dfdf2d310
+#   text hash     c52313b356e732ee
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a19d997153c0414a
-#   text hash     623945b2f00ebbd4
+#   content hash  0a34b01dfdf2d310
+#   text hash     ee28ab82f66753ec
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a19d997153c0414a
-#   text hash     2f8a895b1a010bda
+#   content hash  0a34b01dfdf2d310
+#   text hash     ee4e4b74650832c7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

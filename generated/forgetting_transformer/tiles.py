@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a19d997153c0414a
-#   text hash     631ea2226c3f801f
+#   content hash  0a34b01dfdf2d310
+#   text hash     efd6669de7847f5b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

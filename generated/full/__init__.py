@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  55b3caadf6c489ae
-#   text hash     199f9622b41e3a5a
+#   content hash  53a0ac59f76ff1bf
+#   text hash     e6ef3648cfda306d
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  55b3caadf6c489ae
-#   text hash     1cfadac6a5071842
+#   content hash  53a0ac59f76ff1bf
+#   text hash     457a16ee7bcbd057
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  55b3caadf6c489ae
-#   text hash     91b456c2e2c0430b
+#   content hash  53a0ac59f76ff1bf
+#   text hash     e94fe68e730eccbf
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

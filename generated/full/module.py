@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  55b3caadf6c489ae
-#   text hash     9f4835bb76dcb8c4
+#   content hash  53a0ac59f76ff1bf
+#   text hash     feea7604dc435a43
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

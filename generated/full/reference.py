@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  55b3caadf6c489ae
-#   text hash     7ba0b07e26ff8fc9
+#   content hash  53a0ac59f76ff1bf
+#   text hash     19b7465832b802fb
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

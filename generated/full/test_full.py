@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  55b3caadf6c489ae
-#   text hash     dfe50758e78b10ee
+#   content hash  53a0ac59f76ff1bf
+#   text hash     67f1e6b6dc663a36
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  55b3caadf6c489ae
-#   text hash     7371012389c5deeb
+#   content hash  53a0ac59f76ff1bf
+#   text hash     50186d5ec2929098
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  198c986c248d15ad
-#   text hash     d0cff597e1acf1f4
+#   content hash  56555755ff0aae98
+#   text hash     60d80d808e31ce85
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  198c986c248d15ad
-#   text hash     6dca5cdbd133bd83
+#   content hash  56555755ff0aae98
+#   text hash     36d6b918d44a8b23
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -87,10 +87,10 @@ def is_crowd(programs, v):
 def side_by_side(q, k, v, k_scale, rows, block_m, block_n, programs):
     """How many key heads a program reads, and the rows of its tile; no bits hang on it.
 
-    Two where many programs would read rows of 64 bytes each, which stand side by side: memory is faster by 128 at a time.
+    Two where many programs would read rows of 64 bytes, which stand side by side: memory is faster by 128 at a time.
     """
     width, by_key = k.shape[-1], k_scale is not None and k_scale.shape[1] * k_scale.shape[2] > 1
-    short = k.element_size() == 1 and width == 64 == v.shape[-1] == k.stride(2) == v.stride(2)
+    short = k.element_size() == 1 and q.element_size() == 2 and width == 64 == v.shape[-1] == k.stride(2) == v.stride(2)
     least = PAIRED * (1 if runtime.INTERPRETED else runtime.multiprocessors(q.device))
     if not short or by_key or k.shape[2] % 2 or 2 * rows > FEW or block_n > 32 or programs < least:
         return 1, block_m

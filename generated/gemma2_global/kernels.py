@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  198c986c248d15ad
-#   text hash     7274d58c8926b77f
+#   content hash  56555755ff0aae98
+#   text hash     96aab4b182f18378
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

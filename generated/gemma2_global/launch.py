@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  198c986c248d15ad
-#   text hash     15d2b4f6f4ad33cb
+#   content hash  56555755ff0aae98
+#   text hash     a5c61d34545dc5fc
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

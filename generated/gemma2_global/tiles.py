@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  198c986c248d15ad
-#   text hash     ff9f4cb9e1e3b4d9
+#   content hash  56555755ff0aae98
+#   text hash     702b5013cc1f2014
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fb67d9b0f34e9530
-#   text hash     b2784bd4f508a320
+#   content hash  2f858d438ed5c16d
+#   text hash     0fe217c7ee4d8b7b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fb67d9b0f34e9530
-#   text hash     92083f27c3bfeb28
+#   content hash  2f858d438ed5c16d
+#   text hash     414411feef3f1af9
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

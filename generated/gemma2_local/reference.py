@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fb67d9b0f34e9530
-#   text hash     ae1d9b50f3ddd027
+#   content hash  2f858d438ed5c16d
+#   text hash     667b651baced8438
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fb67d9b0f34e9530
-#   text hash     8bcc58326a87abf3
+#   content hash  2f858d438ed5c16d
+#   text hash     cafc4dc8ebe53ef8
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

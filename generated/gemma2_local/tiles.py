@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fb67d9b0f34e9530
-#   text hash     47e7125c849612e7
+#   content hash  2f858d438ed5c16d
+#   text hash     fbc1223fe08049cd
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f7a1e91424daca70
-#   text hash     472b04f2a4ddff60
+#   content hash  c65a1bca8f5fda99
+#   text hash     049d7538db7833f2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

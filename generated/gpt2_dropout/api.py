@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f7a1e91424daca70
-#   text hash     fc3a0f9c0969e5ec
+#   content hash  c65a1bca8f5fda99
+#   text hash     d5e2e4215777b4c1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f7a1e91424daca70
-#   text hash     0469c90f5a5b92e8
+#   content hash  c65a1bca8f5fda99
+#   text hash     32186bc34c64fc35
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f7a1e91424daca70
-#   text hash     78d63018ae383d48
+#   content hash  c65a1bca8f5fda99
+#   text hash     99aa7966d43d7c15
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

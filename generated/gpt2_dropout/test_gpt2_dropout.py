@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f7a1e91424daca70
-#   text hash     300e6b2741abddc4
+#   content hash  c65a1bca8f5fda99
+#   text hash     37984ad4557d7afb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

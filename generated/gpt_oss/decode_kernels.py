@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  42c70ddc8edfa6ff
-#   text hash     13188e160b75e7ad
+#   content hash  1fa8547a28956457
+#   text hash     219a6081b8b1621e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

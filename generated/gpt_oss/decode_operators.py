@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  42c70ddc8edfa6ff
-#   text hash     8d31db7249dec5aa
+#   content hash  1fa8547a28956457
+#   text hash     65ed8b944f70be23
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  42c70ddc8edfa6ff
-#   text hash     3ea7d903dcf03e8f
+#   content hash  1fa8547a28956457
+#   text hash     629e936dcb73a669
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

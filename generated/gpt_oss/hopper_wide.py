@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  42c70ddc8edfa6ff
-#   text hash     bca1a4a897801c26
+#   content hash  1fa8547a28956457
+#   text hash     102333f99b4837b9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  42c70ddc8edfa6ff
-#   text hash     cea11fc848d92a10
+#   content hash  1fa8547a28956457
+#   text hash     b28d9a13566a6c5f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

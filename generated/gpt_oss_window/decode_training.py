@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  982f73be3faf5de6
-#   text hash     bf25a59de5ddf281
+#   content hash  335c93bd333133b8
+#   text hash     368cada1adfd1907
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

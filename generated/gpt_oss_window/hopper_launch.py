@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  982f73be3faf5de6
-#   text hash     7979eb59192becd6
+#   content hash  335c93bd333133b8
+#   text hash     d39cde107e4e3ce3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

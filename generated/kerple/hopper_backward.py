@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  61c042f80051112d
-#   text hash     549fd04259ea991a
+#   content hash  5a4d6f2eeba9fdb3
+#   text hash     6c848c29de986320
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

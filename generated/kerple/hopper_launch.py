@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  61c042f80051112d
-#   text hash     4e5eed9126002aef
+#   content hash  5a4d6f2eeba9fdb3
+#   text hash     d27e6cd64ca26fe5
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

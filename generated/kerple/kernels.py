@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  61c042f80051112d
-#   text hash     16f3b58d2bf446f8
+#   content hash  5a4d6f2eeba9fdb3
+#   text hash     e1e8183d5a8db1b6
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  61c042f80051112d
-#   text hash     8c322755909b13bc
+#   content hash  5a4d6f2eeba9fdb3
+#   text hash     121d81e56dd65fd2
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

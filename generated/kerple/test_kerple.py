@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  61c042f80051112d
-#   text hash     e77a1c36e40951ab
+#   content hash  5a4d6f2eeba9fdb3
+#   text hash     95234eb082c00df0
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

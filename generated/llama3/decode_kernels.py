@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5bfea27690de5c02
-#   text hash     9beb30e30e6fdaf9
+#   content hash  f96261c55085026a
+#   text hash     2a2763460fa7cae3
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

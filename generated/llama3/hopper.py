@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5bfea27690de5c02
-#   text hash     cddc7cf5ba07f69e
+#   content hash  f96261c55085026a
+#   text hash     7eefb0ffd8dd2697
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

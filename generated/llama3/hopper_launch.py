@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5bfea27690de5c02
-#   text hash     3b4e8957641f2e6b
+#   content hash  f96261c55085026a
+#   text hash     ebfb3fc28fa3c6ec
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5bfea27690de5c02
-#   text hash     bd0545ee908cf69a
+#   content hash  f96261c55085026a
+#   text hash     fee4c23c5bb35749
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

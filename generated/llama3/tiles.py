@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5bfea27690de5c02
-#   text hash     d1ce44c927a3c417
+#   content hash  f96261c55085026a
+#   text hash     b96e25b8fdb171a0
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

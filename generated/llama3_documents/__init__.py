@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e0ffa065c47351b6
-#   text hash     f12b35a406b6bd5b
+#   content hash  934ee9b99c00544d
+#   text hash     64d7e9136f08afd0
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

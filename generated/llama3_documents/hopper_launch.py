@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e0ffa065c47351b6
-#   text hash     0637983202e12a8e
+#   content hash  934ee9b99c00544d
+#   text hash     b4b05421d4ed6bdb
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

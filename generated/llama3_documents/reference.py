@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e0ffa065c47351b6
-#   text hash     b3c047c9985902da
+#   content hash  934ee9b99c00544d
+#   text hash     34798b2b88979049
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

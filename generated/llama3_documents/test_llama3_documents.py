@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e0ffa065c47351b6
-#   text hash     47ef3ea994f5f23c
+#   content hash  934ee9b99c00544d
+#   text hash     4563f8be555f87a4
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

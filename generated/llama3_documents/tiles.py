@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e0ffa065c47351b6
-#   text hash     abf75bf4ee563867
+#   content hash  934ee9b99c00544d
+#   text hash     90799a52dd3c473e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2e0f14f7587d70e6
-#   text hash     ec22fc68906f599e
+#   content hash  41addaf19d48be6b
+#   text hash     7f3f2b3f36e94a63
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

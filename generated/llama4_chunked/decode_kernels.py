@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2e0f14f7587d70e6
-#   text hash     d02b7a261eb1c80c
+#   content hash  41addaf19d48be6b
+#   text hash     f44f8317c5ac1e0f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

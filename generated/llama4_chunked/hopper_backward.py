@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2e0f14f7587d70e6
-#   text hash     0369414be18b5d41
+#   content hash  41addaf19d48be6b
+#   text hash     a4d931fc2cbd8b9b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

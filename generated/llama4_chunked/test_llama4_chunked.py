@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2e0f14f7587d70e6
-#   text hash     50de87149b6750c5
+#   content hash  41addaf19d48be6b
+#   text hash     b9d50dc2d0fbc01a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

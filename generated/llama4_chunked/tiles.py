@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2e0f14f7587d70e6
-#   text hash     b8abfe11610b5b42
+#   content hash  41addaf19d48be6b
+#   text hash     4b0a916bd9b78d34
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f794817ba9b110dc
-#   text hash     0bf441780e8ec802
+#   content hash  360b3c18e222cac9
+#   text hash     fd96222008219f89
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

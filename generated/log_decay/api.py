@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f794817ba9b110dc
-#   text hash     3df3a906138064d4
+#   content hash  360b3c18e222cac9
+#   text hash     33ddd7c2f0ff7837
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f794817ba9b110dc
-#   text hash     e4f143aec8679633
+#   content hash  360b3c18e222cac9
+#   text hash     d8d33934dfc62380
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -98,7 +98,7 @@ Symbols
     x_ptr, RESET               what `sum_keys` sums up; the largest value that begins a document, and counts 0
     STRIPS                     strips of a stretch that a program sums up side by side, of BLOCK_H keys each
     k_first                    the first key of each strip
-    own                        which heads there are
+    is_head                    which heads there are
     values, resets             what a thread sums up, and which of it begins a document
     totals, total, begin       the sums up to each key of a strip and of all, and where its last document begins, or -1
     before, sums               the sum of all strips before, and the sums up to each key of the stretch
@@ -190,14 +190,14 @@ def find_sums(sums_ptr, begin, b, h, stride_sequence, stride_head):
 
 @triton.jit
 def load_summed(
-    x_ptr, pages_ptr, b, k_pos, first_key, k_len, k_begin, own, stride_page, stride_token, PAGE: tl.constexpr
+    x_ptr, pages_ptr, b, k_pos, first_key, k_len, k_begin, is_head, stride_page, stride_token, PAGE: tl.constexpr
 ):  # fmt: skip
-    """What keys at some positions have of x, as float32, for heads that are `own`, and which of them are there."""
+    """What keys at some positions have of x, as float32, for heads that there are, and which of them are there."""
     # others are not even read: their pages may be somebody else's by now
     inside = (k_pos >= first_key) & (k_pos < k_len)
     page, place = find_page(pages_ptr, b, k_pos, inside, k_begin, PAGE)
     x_ptr += page * stride_page + place.to(tl.int64) * stride_token
-    return tl.load(x_ptr, mask=inside & own, other=0.0).to(tl.float32), inside & own
+    return tl.load(x_ptr, mask=inside & is_head, other=0.0).to(tl.float32), inside & is_head
 
 
 @triton.jit
@@ -431,11 +431,11 @@ def sum_keys(
     # each thread sums up a strip of BLOCK_H keys, of one head: [STRIPS, BLOCK_H]
     STRIPS: tl.constexpr = STRETCH // BLOCK_H
     h, k_first = block * BLOCK_H + tl.arange(0, BLOCK_H)[None, :], k_start + tl.arange(0, STRIPS)[:, None] * BLOCK_H
-    x_ptr, own = x_ptr + h.to(tl.int64) * x_stride_head, h < HEADS
+    x_ptr, is_head = x_ptr + h.to(tl.int64) * x_stride_head, h < HEADS
     values = ()
     for n in tl.static_range(BLOCK_H):
         x, _ = load_summed(
-            x_ptr, pages_ptr, b, k_first + n, first_key, k_len, k_begin, own, x_stride_page, x_stride_token, PAGE
+            x_ptr, pages_ptr, b, k_first + n, first_key, k_len, k_begin, is_head, x_stride_page, x_stride_token, PAGE
         )
         values = values + (x,)
     total, begin = tl.zeros([STRIPS, BLOCK_H], tl.float64), tl.full([STRIPS, BLOCK_H], -1, tl.int32)
@@ -452,17 +452,17 @@ def sum_keys(
     base = find_sums(sums_ptr, sums_begin, b, h, sums_stride_sequence, sums_stride_head)
     key = tl.arange(0, BLOCK_H)[None, None, :]
     place = (slot * STRETCH + tl.arange(0, STRIPS)[:, None] * BLOCK_H)[:, :, None] + key
-    tl.store(base[:, :, None] + place, joined(sums).reshape([STRIPS, BLOCK_H, BLOCK_H]), mask=own[:, :, None])
+    tl.store(base[:, :, None] + place, joined(sums).reshape([STRIPS, BLOCK_H, BLOCK_H]), mask=is_head[:, :, None])
     base += stretches * STRETCH
     # behind it: each stands at the next stretch. [1, BLOCK_H]
     total, begin = tl.sum(total, 0, keep_dims=True), tl.max(begin, 0, keep_dims=True)
-    tl.store(base + slot + 1, total.to(tl.float32), mask=own)
-    tl.store(base + 2 * (stretches + 1) + slot + 1, begin.to(tl.float32, bitcast=True), mask=own)
+    tl.store(base + slot + 1, total.to(tl.float32), mask=is_head)
+    tl.store(base + 2 * (stretches + 1) + slot + 1, begin.to(tl.float32, bitcast=True), mask=is_head)
     if k_start + STRETCH > q_begin:
         # the last keys, of which each needs its own begin: [STRETCH, BLOCK_H]
         last_pos = k_start + tl.arange(0, STRETCH)[:, None]
         last, there = load_summed(
-            x_ptr, pages_ptr, b, last_pos, first_key, k_len, k_begin, own, x_stride_page, x_stride_token, PAGE
+            x_ptr, pages_ptr, b, last_pos, first_key, k_len, k_begin, is_head, x_stride_page, x_stride_token, PAGE
         )
         begins = tl.associative_scan(tl.where(last <= RESET, last_pos, -1), 0, later)
         base += 3 * (stretches + 1) - q_begin

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f794817ba9b110dc
-#   text hash     a3163547a0b40a46
+#   content hash  360b3c18e222cac9
+#   text hash     67007397ddfb108d
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f794817ba9b110dc
-#   text hash     63260cdb0423157b
+#   content hash  360b3c18e222cac9
+#   text hash     1ed1479754f39043
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f794817ba9b110dc
-#   text hash     4a77e7fcf79b825b
+#   content hash  360b3c18e222cac9
+#   text hash     d91a4d429f2ddb13
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0d55d89e2824b213
-#   text hash     3e623622087b2f08
+#   content hash  b646b63c25ce5865
+#   text hash     74b388e83bcfcba0
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

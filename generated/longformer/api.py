@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0d55d89e2824b213
-#   text hash     37325e48971e3ad1
+#   content hash  b646b63c25ce5865
+#   text hash     4c1d285277ad5a13
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

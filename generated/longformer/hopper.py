@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0d55d89e2824b213
-#   text hash     94a004e34203a00f
+#   content hash  b646b63c25ce5865
+#   text hash     20480bb2997961b3
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0d55d89e2824b213
-#   text hash     1b14be859cf1f6ce
+#   content hash  b646b63c25ce5865
+#   text hash     f0779a6aed0179a0
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

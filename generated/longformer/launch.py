@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0d55d89e2824b213
-#   text hash     34ad7b3b418ae06e
+#   content hash  b646b63c25ce5865
+#   text hash     cc555a4e7cb252b7
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7d5217d7d5a7a25e
-#   text hash     b5534c5a8e6b8f51
+#   content hash  4501e60db3618150
+#   text hash     ffaa3dacc08b18c2
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7d5217d7d5a7a25e
-#   text hash     cbeea831285ec361
+#   content hash  4501e60db3618150
+#   text hash     f7000dc316e0fcd2
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

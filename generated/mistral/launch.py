@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7d5217d7d5a7a25e
-#   text hash     ca0f7f4ce146303e
+#   content hash  4501e60db3618150
+#   text hash     cb2925518e617859
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7d5217d7d5a7a25e
-#   text hash     2c23fa2354da8fa1
+#   content hash  4501e60db3618150
+#   text hash     d8e8adc9143870d6
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7d5217d7d5a7a25e
-#   text hash     64ecbcf8eaa6be7f
+#   content hash  4501e60db3618150
+#   text hash     b75c59fe633af365
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

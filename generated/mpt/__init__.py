@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  10321d1a10e8a74f
-#   text hash     483b12c476ee02e0
+#   content hash  512f63b3383d7de8
+#   text hash     d6236b5ba416bc6d
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  10321d1a10e8a74f
-#   text hash     1a3b3de95c939c1e
+#   content hash  512f63b3383d7de8
+#   text hash     682e194dc0da7d48
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  10321d1a10e8a74f
-#   text hash     2e72e08aed2c32f3
+#   content hash  512f63b3383d7de8
+#   text hash     708758f126f9e97b
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

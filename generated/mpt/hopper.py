@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  10321d1a10e8a74f
-#   text hash     e9089d64807e1573
+#   content hash  512f63b3383d7de8
+#   text hash     0e6a9b0dbaf23a67
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  10321d1a10e8a74f
-#   text hash     6073ac3d5879e192
+#   content hash  512f63b3383d7de8
+#   text hash     8c539cf30529ee71
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  10321d1a10e8a74f
-#   text hash     161d1033b0261259
+#   content hash  512f63b3383d7de8
+#   text hash     f10670b61be3589a
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  546929327d705bc9
-#   text hash     474aea87f56c9d52
+#   content hash  e30130047dc9d8ea
+#   text hash     91194dc8d525ccbd
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

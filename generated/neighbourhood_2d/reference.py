@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  546929327d705bc9
-#   text hash     6b03f66516ce28bd
+#   content hash  e30130047dc9d8ea
+#   text hash     ebd9eb224e5a0d85
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

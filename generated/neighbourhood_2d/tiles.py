@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  546929327d705bc9
-#   text hash     c96cddc6aeec42af
+#   content hash  e30130047dc9d8ea
+#   text hash     9e8a62a04dbfc609
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

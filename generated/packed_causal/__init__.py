@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1b021e768c5f2533
-#   text hash     2abc47c25f70f54c
+#   content hash  8e3f93e75a96a483
+#   text hash     45df5334fc8ecddf
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

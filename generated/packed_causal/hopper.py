@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1b021e768c5f2533
-#   text hash     f0b0b892d521cc2f
+#   content hash  8e3f93e75a96a483
+#   text hash     8cf720751d93a785
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1b021e768c5f2533
-#   text hash     349d830867fd497e
+#   content hash  8e3f93e75a96a483
+#   text hash     4c795db0d274fe64
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

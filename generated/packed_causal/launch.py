@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1b021e768c5f2533
-#   text hash     3625e56140a90b2a
+#   content hash  8e3f93e75a96a483
+#   text hash     ad5f811eea611fc9
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1b021e768c5f2533
-#   text hash     5b6339b3cd77398d
+#   content hash  8e3f93e75a96a483
+#   text hash     acd212d0a9dbe195
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

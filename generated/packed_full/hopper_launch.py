@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ea86ac743242b213
-#   text hash     fb044851a15b1f4c
+#   content hash  1dbf852fbaa4508f
+#   text hash     9e58e3a7c4ee7fcc
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ea86ac743242b213
-#   text hash     b20ed3d232b722e7
+#   content hash  1dbf852fbaa4508f
+#   text hash     149e5528e5d4c4e4
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ea86ac743242b213
-#   text hash     d6fc06dcc957a926
+#   content hash  1dbf852fbaa4508f
+#   text hash     8617d6bffef14fa1
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

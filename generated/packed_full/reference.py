@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ea86ac743242b213
-#   text hash     d1e1738f9d40fb0f
+#   content hash  1dbf852fbaa4508f
+#   text hash     63dd388cb8fcf52f
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ea86ac743242b213
-#   text hash     4d561f661a344bbc
+#   content hash  1dbf852fbaa4508f
+#   text hash     b6f7059b422c1a0d
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a73da83ab099f93f
-#   text hash     7c1c42ca8c3dc8cf
+#   content hash  44d331f2eae4b733
+#   text hash     efa3a28064e8f583
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a73da83ab099f93f
-#   text hash     bed383a805b8ae00
+#   content hash  44d331f2eae4b733
+#   text hash     edaa3663c5063006
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

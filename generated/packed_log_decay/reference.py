@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a73da83ab099f93f
-#   text hash     927c4afe3967cb0e
+#   content hash  44d331f2eae4b733
+#   text hash     ab8c7157f98328e7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

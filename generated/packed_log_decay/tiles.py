@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a73da83ab099f93f
-#   text hash     3755cbe87ad3070c
+#   content hash  44d331f2eae4b733
+#   text hash     b16a0409cc5ccd28
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  166e6c807193438e
-#   text hash     0fadb3e71f0be707
+#   content hash  891251cd49a53cb6
+#   text hash     74cdefb10f4f26ff
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

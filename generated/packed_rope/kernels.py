@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  166e6c807193438e
-#   text hash     348b7a991fd66a21
+#   content hash  891251cd49a53cb6
+#   text hash     034a90b4567b19e8
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

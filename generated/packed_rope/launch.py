@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  166e6c807193438e
-#   text hash     25f2298ef14510b0
+#   content hash  891251cd49a53cb6
+#   text hash     fe4dd458ed8610d9
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  166e6c807193438e
-#   text hash     3a7636c935c19a3c
+#   content hash  891251cd49a53cb6
+#   text hash     c839ab5c9e73f067
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  166e6c807193438e
-#   text hash     691720994bed8991
+#   content hash  891251cd49a53cb6
+#   text hash     03baa09a1a5f7236
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

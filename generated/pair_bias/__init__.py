@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e353077f0e79e65d
-#   text hash     29e9ee2fc685de73
+#   content hash  429a3c17fc46c013
+#   text hash     6edf4d7fb053b833
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

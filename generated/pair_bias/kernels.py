@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e353077f0e79e65d
-#   text hash     f1b1fb4be6eeaf2e
+#   content hash  429a3c17fc46c013
+#   text hash     15184f574fb4f3a8
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

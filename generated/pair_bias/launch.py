@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e353077f0e79e65d
-#   text hash     b4bb944dd8f76cec
+#   content hash  429a3c17fc46c013
+#   text hash     ff287ce705afb601
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e353077f0e79e65d
-#   text hash     9629753c005cd812
+#   content hash  429a3c17fc46c013
+#   text hash     53c1a75d0cbc8547
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

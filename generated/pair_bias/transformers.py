@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e353077f0e79e65d
-#   text hash     bfc22aadc3174fa9
+#   content hash  429a3c17fc46c013
+#   text hash     3beb9a7a22918a88
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

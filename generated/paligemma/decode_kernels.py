@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dce7452c75afbfc1
-#   text hash     fd4905e2876e4fa3
+#   content hash  541a248d01f9889f
+#   text hash     82db0aba8dc6ad61
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

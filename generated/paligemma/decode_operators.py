@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dce7452c75afbfc1
-#   text hash     f74a9244ad602c66
+#   content hash  541a248d01f9889f
+#   text hash     ed169e9b65ce5bf4
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dce7452c75afbfc1
-#   text hash     8bf2ad93f94e9772
+#   content hash  541a248d01f9889f
+#   text hash     cf8c88ff1aa1ff3b
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

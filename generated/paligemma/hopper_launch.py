@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dce7452c75afbfc1
-#   text hash     6996ac025489d036
+#   content hash  541a248d01f9889f
+#   text hash     785305e23255f8c2
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

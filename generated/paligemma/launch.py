@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dce7452c75afbfc1
-#   text hash     19793c7ec8cd96c2
+#   content hash  541a248d01f9889f
+#   text hash     0570890acf1cb780
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

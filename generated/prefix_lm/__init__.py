@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3a8cee027b737240
-#   text hash     ce60f0c0b5ab4a6f
+#   content hash  4a2801882b2748e0
+#   text hash     90ddaab30726b480
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3a8cee027b737240
-#   text hash     02aacf8815a7cbce
+#   content hash  4a2801882b2748e0
+#   text hash     449d6040ff99d3bc
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

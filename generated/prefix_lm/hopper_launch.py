@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3a8cee027b737240
-#   text hash     a29c707b776ab853
+#   content hash  4a2801882b2748e0
+#   text hash     adee337a969603b8
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

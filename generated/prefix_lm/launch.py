@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3a8cee027b737240
-#   text hash     5fb67131e5f2ad59
+#   content hash  4a2801882b2748e0
+#   text hash     bc283192ca6dbf8f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b0e7841f6ad11906
-#   text hash     3c4f7eae90cb56e0
+#   content hash  a1db461308915b64
+#   text hash     d8ea8f80c192c37b
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b0e7841f6ad11906
-#   text hash     fcc0f03e62e7ecef
+#   content hash  a1db461308915b64
+#   text hash     dedb311434a456b8
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

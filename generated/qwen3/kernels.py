@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b0e7841f6ad11906
-#   text hash     ab7d8c239aef8e73
+#   content hash  a1db461308915b64
+#   text hash     ff7fe0015742cd16
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

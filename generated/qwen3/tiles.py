@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b0e7841f6ad11906
-#   text hash     dbcb59684a1caadb
+#   content hash  a1db461308915b64
+#   text hash     1e9bb873cf545860
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b0e7841f6ad11906
-#   text hash     fc20afab0143d448
+#   content hash  a1db461308915b64
+#   text hash     9891f742afb215ce
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

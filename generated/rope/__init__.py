@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d1b5e1da6c1ae8a4
-#   text hash     c01ea69acde0e37b
+#   content hash  a7fde6cbb3b6aef9
+#   text hash     934650be0a76c1cf
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d1b5e1da6c1ae8a4
-#   text hash     fb6db56af49626c3
+#   content hash  a7fde6cbb3b6aef9
+#   text hash     487da8d14c20876a
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

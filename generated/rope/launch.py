@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d1b5e1da6c1ae8a4
-#   text hash     928a97753b0a26de
+#   content hash  a7fde6cbb3b6aef9
+#   text hash     d3b19894c162f8b6
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d1b5e1da6c1ae8a4
-#   text hash     3c50971402f8e3b2
+#   content hash  a7fde6cbb3b6aef9
+#   text hash     007969ca0bd47c4e
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

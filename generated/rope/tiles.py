@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d1b5e1da6c1ae8a4
-#   text hash     53d7e848e5393b44
+#   content hash  a7fde6cbb3b6aef9
+#   text hash     86120fdd0401f458
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

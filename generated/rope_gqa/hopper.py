@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fe78be154ebc8ca4
-#   text hash     95ccbc2170e7925d
+#   content hash  c10f74a3f543ac40
+#   text hash     d08190fa224cf45e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

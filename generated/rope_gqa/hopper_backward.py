@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fe78be154ebc8ca4
-#   text hash     bde0acf8f28aa8c2
+#   content hash  c10f74a3f543ac40
+#   text hash     dd9e576a815ce7cf
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fe78be154ebc8ca4
-#   text hash     5051998014c3fb0d
+#   content hash  c10f74a3f543ac40
+#   text hash     51ed019955da1566
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

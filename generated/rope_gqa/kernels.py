@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fe78be154ebc8ca4
-#   text hash     2565509a8c75956e
+#   content hash  c10f74a3f543ac40
+#   text hash     26973f7c876ab4ae
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fe78be154ebc8ca4
-#   text hash     fec72c647d4bd8ae
+#   content hash  c10f74a3f543ac40
+#   text hash     a7700a7fc68549d9
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

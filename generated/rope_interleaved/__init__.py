@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  834dcb6f7cd25567
-#   text hash     c169d2da3957ff9f
+#   content hash  331dfed79bb743a4
+#   text hash     2e00748947622a53
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

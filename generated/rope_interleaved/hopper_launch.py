@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  834dcb6f7cd25567
-#   text hash     e740982831fafe05
+#   content hash  331dfed79bb743a4
+#   text hash     7a1bacff366a83db
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  834dcb6f7cd25567
-#   text hash     1c2a4acb1eae0844
+#   content hash  331dfed79bb743a4
+#   text hash     f3e61e80d5e150bc
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

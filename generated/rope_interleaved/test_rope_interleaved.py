@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  834dcb6f7cd25567
-#   text hash     3cb0116ae6a03062
+#   content hash  331dfed79bb743a4
+#   text hash     49a452c807b5a98c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  834dcb6f7cd25567
-#   text hash     f052629be783d6c9
+#   content hash  331dfed79bb743a4
+#   text hash     0977b9824b71fdc2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  478f807e4e3ccb6d
-#   text hash     8b4403a245d36db2
+#   content hash  b5715a00b494234b
+#   text hash     5162e92d35c3f7ad
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  478f807e4e3ccb6d
-#   text hash     7c65003501ea02d0
+#   content hash  b5715a00b494234b
+#   text hash     cee1e36e77f57fbe
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  478f807e4e3ccb6d
-#   text hash     a1ee41a508e88a4a
+#   content hash  b5715a00b494234b
+#   text hash     f952987a4eed5044
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

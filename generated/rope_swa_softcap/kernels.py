@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  478f807e4e3ccb6d
-#   text hash     0d46800a50f2a616
+#   content hash  b5715a00b494234b
+#   text hash     71dd8dbd74687b24
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  478f807e4e3ccb6d
-#   text hash     1e389c77c0906fd5
+#   content hash  b5715a00b494234b
+#   text hash     297a673c9bd24cee
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  abb8d0ec05d10a22
-#   text hash     7c6ea3b856489057
+#   content hash  9cc00a9e32213907
+#   text hash     a92ca0238803f013
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

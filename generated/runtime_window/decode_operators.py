@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  abb8d0ec05d10a22
-#   text hash     59b6e153f3ea74a9
+#   content hash  9cc00a9e32213907
+#   text hash     9aad3572449e2bc4
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  abb8d0ec05d10a22
-#   text hash     9cfaaa346792f4a0
+#   content hash  9cc00a9e32213907
+#   text hash     b241a1ff0762ea07
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  abb8d0ec05d10a22
-#   text hash     82148e2c1d144dfc
+#   content hash  9cc00a9e32213907
+#   text hash     8f98b61f7976bcea
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

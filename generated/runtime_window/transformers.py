@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  abb8d0ec05d10a22
-#   text hash     a498b2a3f299d4e2
+#   content hash  9cc00a9e32213907
+#   text hash     813e6078ec8ed008
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

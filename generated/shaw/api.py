@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  cde96f837181fd0e
-#   text hash     f422e51f598aa8c2
+#   content hash  a9b2cd0b71998d76
+#   text hash     f368c7327c7ae661
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  cde96f837181fd0e
-#   text hash     7ef3458dcbaee84e
+#   content hash  a9b2cd0b71998d76
+#   text hash     8b9785723f99f2a2
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  cde96f837181fd0e
-#   text hash     e35b3cf83c9c4726
+#   content hash  a9b2cd0b71998d76
+#   text hash     9f9b5887540727e7
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

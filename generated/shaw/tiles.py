@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  cde96f837181fd0e
-#   text hash     1a674f2d57a90cf0
+#   content hash  a9b2cd0b71998d76
+#   text hash     72e196fd9a851835
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9ad59c050e5d8f91
-#   text hash     317a2987006d3f64
+#   content hash  f1c2c570f76f4074
+#   text hash     432f7fe409765862
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9ad59c050e5d8f91
-#   text hash     9b2b19d4c943a507
+#   content hash  f1c2c570f76f4074
+#   text hash     4b76c41657f648c1
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9ad59c050e5d8f91
-#   text hash     5ab5e885987eb64e
+#   content hash  f1c2c570f76f4074
+#   text hash     052a2bb3b62b31c6
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9ad59c050e5d8f91
-#   text hash     2f3508f0abbfd3ad
+#   content hash  f1c2c570f76f4074
+#   text hash     c313b074acc13e11
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

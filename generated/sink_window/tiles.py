@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9ad59c050e5d8f91
-#   text hash     5de6cd7a96802d51
+#   content hash  f1c2c570f76f4074
+#   text hash     a54ffd19666a440b
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9caaf77236f02b52
-#   text hash     a3f624251c6e69dd
+#   content hash  bd25ce0a0db1a2c7
+#   text hash     7b8a6627b84de741
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9caaf77236f02b52
-#   text hash     e9801e9546d1cd78
+#   content hash  bd25ce0a0db1a2c7
+#   text hash     51996deeaf667e43
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9caaf77236f02b52
-#   text hash     ede46bc4cf8a53ea
+#   content hash  bd25ce0a0db1a2c7
+#   text hash     c662626a39a042dc
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

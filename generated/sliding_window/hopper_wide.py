@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9caaf77236f02b52
-#   text hash     10766fb816b28089
+#   content hash  bd25ce0a0db1a2c7
+#   text hash     ef6a24084fcaff6a
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9caaf77236f02b52
-#   text hash     6c10b31e8afa0ed2
+#   content hash  bd25ce0a0db1a2c7
+#   text hash     081ff774fcf2898e
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

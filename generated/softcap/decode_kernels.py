@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ea60d7a7174008c0
-#   text hash     7c6aca925732c04a
+#   content hash  2e63675dadf73390
+#   text hash     ad1ff655942ef073
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

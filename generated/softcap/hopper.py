@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ea60d7a7174008c0
-#   text hash     42daaa6023411ea9
+#   content hash  2e63675dadf73390
+#   text hash     209861de11a012fa
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ea60d7a7174008c0
-#   text hash     e64b2599e07bc936
+#   content hash  2e63675dadf73390
+#   text hash     d4383ccea9ccae5e
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

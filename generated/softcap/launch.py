@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ea60d7a7174008c0
-#   text hash     41b51b4be75b7dcb
+#   content hash  2e63675dadf73390
+#   text hash     9ef1bb46dce0bd41
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ea60d7a7174008c0
-#   text hash     30ae63876642c9df
+#   content hash  2e63675dadf73390
+#   text hash     16599a3c13c53240
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d370c3ba6fe2bd2b
-#   text hash     4eaba704e92f35f7
+#   content hash  0a70474f442f924b
+#   text hash     53b843360e208565
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

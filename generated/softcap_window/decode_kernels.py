@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d370c3ba6fe2bd2b
-#   text hash     2c415d425f8c9088
+#   content hash  0a70474f442f924b
+#   text hash     b250008a909a3ac2
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

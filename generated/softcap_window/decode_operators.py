@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d370c3ba6fe2bd2b
-#   text hash     4272002facb885e8
+#   content hash  0a70474f442f924b
+#   text hash     85cf018c2a081c09
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

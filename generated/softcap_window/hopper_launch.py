@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d370c3ba6fe2bd2b
-#   text hash     ba25669a6fb6872b
+#   content hash  0a70474f442f924b
+#   text hash     170094eccba2de1d
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

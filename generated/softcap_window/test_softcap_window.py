@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d370c3ba6fe2bd2b
-#   text hash     36cd7e98423f7203
+#   content hash  0a70474f442f924b
+#   text hash     87140c4d12f7f16c
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

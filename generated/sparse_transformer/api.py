@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ce3ea1f1137b4774
-#   text hash     62785f218d1c0498
+#   content hash  6f2f4b65eaf79b16
+#   text hash     8e01841231d965b2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ce3ea1f1137b4774
-#   text hash     030f9556d6c256fe
+#   content hash  6f2f4b65eaf79b16
+#   text hash     780df0d14ec62449
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ce3ea1f1137b4774
-#   text hash     93a7e92c0bd860f5
+#   content hash  6f2f4b65eaf79b16
+#   text hash     19624c0cbb3b2d91
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ce3ea1f1137b4774
-#   text hash     0e4dd0a75d3dde8d
+#   content hash  6f2f4b65eaf79b16
+#   text hash     2a9db1cac20b1f1e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

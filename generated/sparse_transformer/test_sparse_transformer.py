@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ce3ea1f1137b4774
-#   text hash     c7cbbbc74c914044
+#   content hash  6f2f4b65eaf79b16
+#   text hash     e8abdb4ad132517d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

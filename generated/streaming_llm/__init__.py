@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6bf9d661234a13dd
-#   text hash     61ce51a0e4d45971
+#   content hash  e8879abd23ee9f53
+#   text hash     a849e4546e7d9e1b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6bf9d661234a13dd
-#   text hash     d7206c54c8830ee5
+#   content hash  e8879abd23ee9f53
+#   text hash     deb7e602c58be74c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

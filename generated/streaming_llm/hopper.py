@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6bf9d661234a13dd
-#   text hash     2a899e13156ec28a
+#   content hash  e8879abd23ee9f53
+#   text hash     fb60acb4c83d4d95
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

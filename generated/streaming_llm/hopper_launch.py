@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6bf9d661234a13dd
-#   text hash     117ccd2cc9eb8c84
+#   content hash  e8879abd23ee9f53
+#   text hash     75591e3a095f3ad6
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

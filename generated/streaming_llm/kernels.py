@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6bf9d661234a13dd
-#   text hash     3a8e296f1a113c22
+#   content hash  e8879abd23ee9f53
+#   text hash     4e071f193d6fde28
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

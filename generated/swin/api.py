@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5efa66ff9315bae3
-#   text hash     893ac48419d4a8e2
+#   content hash  3433a37713d9fdb9
+#   text hash     a133a08e72f4afce
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

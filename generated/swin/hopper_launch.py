@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5efa66ff9315bae3
-#   text hash     438a533f1af399bb
+#   content hash  3433a37713d9fdb9
+#   text hash     e6fea61934773fbd
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

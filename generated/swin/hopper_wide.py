@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5efa66ff9315bae3
-#   text hash     af69c2881d1a1956
+#   content hash  3433a37713d9fdb9
+#   text hash     e83a8453ad8f21ff
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5efa66ff9315bae3
-#   text hash     88191ebfd36202c4
+#   content hash  3433a37713d9fdb9
+#   text hash     f7969495160d5239
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5efa66ff9315bae3
-#   text hash     3c84b895518ec521
+#   content hash  3433a37713d9fdb9
+#   text hash     8e5a1ae6d4ad0c8e
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

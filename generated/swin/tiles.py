@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5efa66ff9315bae3
-#   text hash     01fa9595c877043c
+#   content hash  3433a37713d9fdb9
+#   text hash     b7d40ee59c8e7c45
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

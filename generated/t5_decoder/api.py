@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f87c61d4e56fb4b3
-#   text hash     3ccc05768f924908
+#   content hash  6dce3ba628911383
+#   text hash     d8ad5604d4c27aaa
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

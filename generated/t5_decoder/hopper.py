@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f87c61d4e56fb4b3
-#   text hash     0cf094a5176ce87d
+#   content hash  6dce3ba628911383
+#   text hash     68645bc7e2d7b811
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

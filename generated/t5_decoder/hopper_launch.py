@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f87c61d4e56fb4b3
-#   text hash     8c21faa4cda5e353
+#   content hash  6dce3ba628911383
+#   text hash     5260e9a7c75c58fc
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f87c61d4e56fb4b3
-#   text hash     b1fb4176a05ec863
+#   content hash  6dce3ba628911383
+#   text hash     eea5e9c9b322c23d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

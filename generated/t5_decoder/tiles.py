@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f87c61d4e56fb4b3
-#   text hash     1e905e9046389d64
+#   content hash  6dce3ba628911383
+#   text hash     18b472bf38ecd0e4
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3b2a9ed8cdb276e3
-#   text hash     5dc019f2d66e727c
+#   content hash  7e23c83663b59cbd
+#   text hash     1d9f1f44dfe1e03f
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3b2a9ed8cdb276e3
-#   text hash     aaf643bdac6ef3c4
+#   content hash  7e23c83663b59cbd
+#   text hash     fd02dae8666717cb
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

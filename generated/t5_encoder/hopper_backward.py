@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3b2a9ed8cdb276e3
-#   text hash     d3c47e59988cbf9f
+#   content hash  7e23c83663b59cbd
+#   text hash     50a37e1ea074a51f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3b2a9ed8cdb276e3
-#   text hash     9c589f324720cc2b
+#   content hash  7e23c83663b59cbd
+#   text hash     5e56fa3e08278c2c
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

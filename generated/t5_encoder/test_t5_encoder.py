@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3b2a9ed8cdb276e3
-#   text hash     f53414703895d820
+#   content hash  7e23c83663b59cbd
+#   text hash     29d7fb436e22d70b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ded7527c9bf69b6b
-#   text hash     0610d69d6178fa2b
+#   content hash  80afb95c381c8553
+#   text hash     f5de312adfb89d48
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ded7527c9bf69b6b
-#   text hash     858ed9ed96ab6bac
+#   content hash  80afb95c381c8553
+#   text hash     cbf97e79ff573e91
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

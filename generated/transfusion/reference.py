@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ded7527c9bf69b6b
-#   text hash     673f704e919232ef
+#   content hash  80afb95c381c8553
+#   text hash     c98552387da17c30
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ded7527c9bf69b6b
-#   text hash     ee3e20e1ea983965
+#   content hash  80afb95c381c8553
+#   text hash     54e41c097b68a580
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

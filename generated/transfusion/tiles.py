@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ded7527c9bf69b6b
-#   text hash     775a4d32a92f4437
+#   content hash  80afb95c381c8553
+#   text hash     03ad5ab11873a652
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2269aa7279c4d136
-#   text hash     3882b5cd88bf9126
+#   content hash  e037fc39b0ebfb35
+#   text hash     8d5c878fedfd9ade
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

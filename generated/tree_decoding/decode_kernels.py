@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2269aa7279c4d136
-#   text hash     66249cdbe1425c6e
+#   content hash  e037fc39b0ebfb35
+#   text hash     b2767fa05e3556cb
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2269aa7279c4d136
-#   text hash     7ba7c175f60cef14
+#   content hash  e037fc39b0ebfb35
+#   text hash     8cdb3c0b3263b2bb
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

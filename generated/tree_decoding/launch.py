@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2269aa7279c4d136
-#   text hash     3f8b54984222cb82
+#   content hash  e037fc39b0ebfb35
+#   text hash     593effbc4fae7cb1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

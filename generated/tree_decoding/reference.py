@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2269aa7279c4d136
-#   text hash     4a826c46bd569b86
+#   content hash  e037fc39b0ebfb35
+#   text hash     dcec39a71e4b1ebb
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -780,7 +780,7 @@ def test_a_head_may_be_read_beside_another(
     variant: Callable[[str], ModuleType], form: str, new: int, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two rows of 64 bytes, with a scale each."""
-    s = Sequences([100, 64, 40], [new] * 3, heads=12, kv_heads=4, width=64)
+    s = Sequences([100, 64, 40], [new] * 3, heads=12, kv_heads=4, width=64, dtype=torch.float16)
     module, cache = variant("window"), Cache(s, page or 16, paged=bool(page))
     launch = importlib.import_module(f"{module.__name__}.decode_launch")
     cache.k, cache.v = (torch.randn(x.shape).to(torch.float8_e4m3fn) for x in (cache.k, cache.v))

@@ -259,7 +259,7 @@ def _of_sums() -> Iterator[Row]:
     yield "x_ptr, RESET", "what `sum_keys` sums up; the largest value that begins a document, and counts 0"
     yield "STRIPS", "strips of a stretch that a program sums up side by side, of BLOCK_H keys each"
     yield "k_first", "the first key of each strip"
-    yield "own", "which heads there are"
+    yield "is_head", "which heads there are"
     yield "values, resets", "what a thread sums up, and which of it begins a document"
     yield (
         "totals, total, begin",

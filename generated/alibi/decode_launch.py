@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1b1fe9cad6836bae
-#   text hash     2f7344147e4d2ebb
+#   content hash  dfd704906c524406
+#   text hash     75694c19250f0b6a
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

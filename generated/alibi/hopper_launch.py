@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1b1fe9cad6836bae
-#   text hash     ba997dfc7d7966e1
+#   content hash  dfd704906c524406
+#   text hash     f124bc8101dc4e3f
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

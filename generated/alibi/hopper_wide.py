@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1b1fe9cad6836bae
-#   text hash     74e10a68c2c922c8
+#   content hash  dfd704906c524406
+#   text hash     860927c193f1e8a0
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1b1fe9cad6836bae
-#   text hash     7cff968f8d90db26
+#   content hash  dfd704906c524406
+#   text hash     b103f592028fd86b
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1b1fe9cad6836bae
-#   text hash     2e653cb64b6b4dc9
+#   content hash  dfd704906c524406
+#   text hash     4aaf373f6c414735
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  bd5ca81eae4ad652
-#   text hash     8b7affcd8f2380dc
+#   content hash  a23cf783d294365f
+#   text hash     eb6ede01835f13bd
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

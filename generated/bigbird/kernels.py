@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  bd5ca81eae4ad652
-#   text hash     8702d4e2294fa37b
+#   content hash  a23cf783d294365f
+#   text hash     09fcc43fdfa5b795
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  bd5ca81eae4ad652
-#   text hash     5a5b2475094bf6da
+#   content hash  a23cf783d294365f
+#   text hash     c03a0db413d12258
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  bd5ca81eae4ad652
-#   text hash     495d80f7c56620e9
+#   content hash  a23cf783d294365f
+#   text hash     7b35d87b4884ef70
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

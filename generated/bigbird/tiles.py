@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  bd5ca81eae4ad652
-#   text hash     94719e979d4a2e99
+#   content hash  a23cf783d294365f
+#   text hash     bc19fdedbf692e97
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a74d8907085be2d6
-#   text hash     554b1e15062b8304
+#   content hash  17f5cfdf07c7c512
+#   text hash     7d81aa8ac9592716
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

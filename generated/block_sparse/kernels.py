@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a74d8907085be2d6
-#   text hash     c2405269b5bf05db
+#   content hash  17f5cfdf07c7c512
+#   text hash     569b2d9b66210ec9
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a74d8907085be2d6
-#   text hash     ffa7af0a86ad2bfc
+#   content hash  17f5cfdf07c7c512
+#   text hash     db7a23a8d0c4c94a
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a74d8907085be2d6
-#   text hash     cd2d4bd6166cf596
+#   content hash  17f5cfdf07c7c512
+#   text hash     77a6c774d1340288
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

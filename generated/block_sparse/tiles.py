@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a74d8907085be2d6
-#   text hash     43962d2c656e5833
+#   content hash  17f5cfdf07c7c512
+#   text hash     b7c3d0e6e3c6eadb
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

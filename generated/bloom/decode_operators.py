@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  eeb4be04dffeda8c
-#   text hash     bc79778a09b8ec7e
+#   content hash  36ccc0686e3033a4
+#   text hash     f666778b013521a2
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

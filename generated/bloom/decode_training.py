@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  eeb4be04dffeda8c
-#   text hash     343192b941ea3994
+#   content hash  36ccc0686e3033a4
+#   text hash     4fbf03703e2ef50e
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

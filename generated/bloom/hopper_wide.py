@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  eeb4be04dffeda8c
-#   text hash     eb4114d48e4d77c1
+#   content hash  36ccc0686e3033a4
+#   text hash     f30b5c9f6df13f1a
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

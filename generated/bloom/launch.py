@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  eeb4be04dffeda8c
-#   text hash     d2854713be3eb4b7
+#   content hash  36ccc0686e3033a4
+#   text hash     d14654228152b31d
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  eeb4be04dffeda8c
-#   text hash     c2d6f0fcfe4777c5
+#   content hash  36ccc0686e3033a4
+#   text hash     83dc4d8ffce03b6c
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

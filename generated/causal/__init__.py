@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cc068c9b043cf40e
-#   text hash     713f1a559a3a30a7
+#   content hash  e05fcb249bc86140
+#   text hash     85fd1ae88ae0887a
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cc068c9b043cf40e
-#   text hash     e33a7e796f81126b
+#   content hash  e05fcb249bc86140
+#   text hash     b250a7bf512dac18
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cc068c9b043cf40e
-#   text hash     9a1e4164b12e180b
+#   content hash  e05fcb249bc86140
+#   text hash     7d9082bc2def4549
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cc068c9b043cf40e
-#   text hash     abb19e02d605035c
+#   content hash  e05fcb249bc86140
+#   text hash     80d325ac76c330d0
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

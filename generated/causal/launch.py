@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cc068c9b043cf40e
-#   text hash     c7147e5b649f629e
+#   content hash  e05fcb249bc86140
+#   text hash     489a7d8da7d7ce11
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cc068c9b043cf40e
-#   text hash     e91c2bb82447bedd
+#   content hash  e05fcb249bc86140
+#   text hash     2b26f33ddccc487a
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cc068c9b043cf40e
-#   text hash     d1492c96fba614e9
+#   content hash  e05fcb249bc86140
+#   text hash     040cbdc57834319c
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8367f3b34999c1a4
-#   text hash     c3bc1612e55e8bd9
+#   content hash  6b2b039a875a15e3
+#   text hash     b7d8a7accb6b364f
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8367f3b34999c1a4
-#   text hash     3460badaee459bd6
+#   content hash  6b2b039a875a15e3
+#   text hash     ee001b98b09a94bb
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8367f3b34999c1a4
-#   text hash     21bfdfa621d84b91
+#   content hash  6b2b039a875a15e3
+#   text hash     116a236ad9c745ba
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8367f3b34999c1a4
-#   text hash     e8712811266a58dc
+#   content hash  6b2b039a875a15e3
+#   text hash     77f33437c7256bb0
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

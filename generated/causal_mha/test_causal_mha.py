@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8367f3b34999c1a4
-#   text hash     6fef58675583387a
+#   content hash  6b2b039a875a15e3
+#   text hash     c397fea2a5b40470
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

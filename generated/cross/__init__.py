@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b008c5ac9a3db0d2
-#   text hash     45c8e9445edf6da8
+#   content hash  5d00b6e4ec9515aa
+#   text hash     5f5dda6a53e51813
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b008c5ac9a3db0d2
-#   text hash     d60d565db1c3fa75
+#   content hash  5d00b6e4ec9515aa
+#   text hash     763ceeb3c9e266ca
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b008c5ac9a3db0d2
-#   text hash     e2078691a3d85633
+#   content hash  5d00b6e4ec9515aa
+#   text hash     f77e16add8066361
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b008c5ac9a3db0d2
-#   text hash     3ceec934a8890991
+#   content hash  5d00b6e4ec9515aa
+#   text hash     03f1af1715c90f6b
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

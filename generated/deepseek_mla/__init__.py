@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1af1ac2d90341c4a
-#   text hash     d038e46148124368
+#   content hash  32764bd08374bfd6
+#   text hash     efd26596d980ccdd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1af1ac2d90341c4a
-#   text hash     b162f7deb3e2735a
+#   content hash  32764bd08374bfd6
+#   text hash     f6af1c681f277c8b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

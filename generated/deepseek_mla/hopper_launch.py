@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1af1ac2d90341c4a
-#   text hash     13d7b8677f52eff4
+#   content hash  32764bd08374bfd6
+#   text hash     8d7489fd09c228bb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1af1ac2d90341c4a
-#   text hash     5f7dc6d31ce0f277
+#   content hash  32764bd08374bfd6
+#   text hash     5bfe8540003bc897
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1af1ac2d90341c4a
-#   text hash     dac101c26107567d
+#   content hash  32764bd08374bfd6
+#   text hash     f29ee1af4f0d7809
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

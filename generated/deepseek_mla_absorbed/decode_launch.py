@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6c5ce51e5aac33de
-#   text hash     0cd4d314149f16ee
+#   content hash  f99be2890d4cbddc
+#   text hash     e413a510c2d5ea4b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6c5ce51e5aac33de
-#   text hash     a8b071971a24bd96
+#   content hash  f99be2890d4cbddc
+#   text hash     2f74a65431bd40e3
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

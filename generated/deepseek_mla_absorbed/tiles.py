@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6c5ce51e5aac33de
-#   text hash     91fbc0443929b0f8
+#   content hash  f99be2890d4cbddc
+#   text hash     5376569e9da9c46e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

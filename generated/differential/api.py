@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e8ceedf18a0b8572
-#   text hash     29165ff9022eaecf
+#   content hash  fe3a62b676120fb8
+#   text hash     ef2355bfe146d181
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

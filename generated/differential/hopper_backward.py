@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e8ceedf18a0b8572
-#   text hash     4ad7b0c3dd1a3790
+#   content hash  fe3a62b676120fb8
+#   text hash     a0323e4ed63da7e0
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e8ceedf18a0b8572
-#   text hash     45b9d2b3315c2b52
+#   content hash  fe3a62b676120fb8
+#   text hash     f3d0acdb5f0dea98
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e8ceedf18a0b8572
-#   text hash     cdde3d01d05201ae
+#   content hash  fe3a62b676120fb8
+#   text hash     01fb07b90cb64a4c
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e8ceedf18a0b8572
-#   text hash     5e3f761b00898835
+#   content hash  fe3a62b676120fb8
+#   text hash     b139e145c995afb7
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e8ceedf18a0b8572
-#   text hash     9d14afef39a793e3
+#   content hash  fe3a62b676120fb8
+#   text hash     d984d171acd35ebe
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  99f8e368945381b4
-#   text hash     4eef444dfa5ffae8
+#   content hash  5a46cbbe42b59de9
+#   text hash     3141c5ac93b65baa
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

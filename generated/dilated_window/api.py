@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  99f8e368945381b4
-#   text hash     54a12f6930f3da51
+#   content hash  5a46cbbe42b59de9
+#   text hash     f1b6205305459578
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

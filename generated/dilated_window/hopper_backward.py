@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  99f8e368945381b4
-#   text hash     5df1c63ae7530b9b
+#   content hash  5a46cbbe42b59de9
+#   text hash     d94d7385da50493a
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

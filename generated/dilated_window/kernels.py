@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  99f8e368945381b4
-#   text hash     6021f2f5dbfa44a6
+#   content hash  5a46cbbe42b59de9
+#   text hash     39963aef692d9416
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  99f8e368945381b4
-#   text hash     f0e97aa56c339fb4
+#   content hash  5a46cbbe42b59de9
+#   text hash     f0bbb60d80e83cea
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8d47b5c12f16292b
-#   text hash     0f7a30d30a71ca38
+#   content hash  b34425ef70817288
+#   text hash     b096ca8a932f12c3
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

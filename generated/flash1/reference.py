@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8d47b5c12f16292b
-#   text hash     e2ad2df3c5b24f92
+#   content hash  b34425ef70817288
+#   text hash     c81a3b4f08106209
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8d47b5c12f16292b
-#   text hash     77b6657d9ae71d9f
+#   content hash  b34425ef70817288
+#   text hash     fe65cdd1b5226bec
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

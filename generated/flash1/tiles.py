@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8d47b5c12f16292b
-#   text hash     5a8f75cca97c32f4
+#   content hash  b34425ef70817288
+#   text hash     a8e574d459fabe7a
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

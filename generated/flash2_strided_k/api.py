@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1fb55f413ad24f8f
-#   text hash     c1c8d6e3aec12896
+#   content hash  a5aa59894f2be39b
+#   text hash     82427138ff2f78c8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

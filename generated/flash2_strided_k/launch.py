@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1fb55f413ad24f8f
-#   text hash     f9b93ac6007a26e0
+#   content hash  a5aa59894f2be39b
+#   text hash     16175f635cb37762
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

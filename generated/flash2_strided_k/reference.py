@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1fb55f413ad24f8f
-#   text hash     209ab8e0a851c31f
+#   content hash  a5aa59894f2be39b
+#   text hash     39486974cc888391
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1fb55f413ad24f8f
-#   text hash     75e5aa00ab51cfa4
+#   content hash  a5aa59894f2be39b
+#   text hash     efcc932e7a97a2d2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1fb55f413ad24f8f
-#   text hash     7074a410c44967f1
+#   content hash  a5aa59894f2be39b
+#   text hash     c49aaf411b841734
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

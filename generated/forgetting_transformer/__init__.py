@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0a34b01dfdf2d310
-#   text hash     a45c81104d56e573
+#   content hash  4ddb5ad8a86c1ea0
+#   text hash     c0bb495f0a4c8add
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0a34b01dfdf2d310
-#   text hash     6cff510985f162df
+#   content hash  4ddb5ad8a86c1ea0
+#   text hash     c047360abbb8d635
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -192,7 +192,10 @@ def find_sums(sums_ptr, begin, b, h, stride_sequence, stride_head):
 def load_summed(
     x_ptr, pages_ptr, b, k_pos, first_key, k_len, k_begin, is_head, stride_page, stride_token, PAGE: tl.constexpr
 ):  # fmt: skip
-    """What keys at some positions have of x, as float32, for heads that there are, and which of them are there."""
+    """What keys at some positions have of x, as float32, for heads that there are, and which of them are there.
+
+    Pages lie stride_page apart, tokens of a page stride_token.
+    """
     # others are not even read: their pages may be somebody else's by now
     inside = (k_pos >= first_key) & (k_pos < k_len)
     page, place = find_page(pages_ptr, b, k_pos, inside, k_begin, PAGE)
@@ -335,7 +338,7 @@ def find_rows(ptr, page, slot, key, stride_page, stride_token, APART: tl.constex
 
 @triton.jit
 def apart(rows, own, HEADS: tl.constexpr):
-    """Rows HEADS times as wide, which are 0 but in the columns of the head that is their own."""
+    """The rows, HEADS times as wide: 0 but in the columns of the head that is their own."""
     there = (own[:, None] == tl.arange(0, HEADS)[None, :])[:, :, None]
     return tl.where(there, rows[:, None, :], 0.0).to(rows.dtype).reshape([rows.shape[0], HEADS * rows.shape[1]])
 

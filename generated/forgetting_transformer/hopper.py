@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0a34b01dfdf2d310
-#   text hash     a49397cbbfabfb65
+#   content hash  4ddb5ad8a86c1ea0
+#   text hash     f2db90691ca25aa2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

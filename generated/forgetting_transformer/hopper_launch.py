@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0a34b01dfdf2d310
-#   text hash     ee28ab82f66753ec
+#   content hash  4ddb5ad8a86c1ea0
+#   text hash     92588ec5e692c116
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

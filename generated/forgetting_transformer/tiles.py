@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0a34b01dfdf2d310
-#   text hash     efd6669de7847f5b
+#   content hash  4ddb5ad8a86c1ea0
+#   text hash     3ad68c0c40dd5538
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

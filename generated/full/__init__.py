@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  53a0ac59f76ff1bf
-#   text hash     e6ef3648cfda306d
+#   content hash  7a9b192d4377cce3
+#   text hash     e7e4b2846e83eb63
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  53a0ac59f76ff1bf
-#   text hash     02ff29be63481995
+#   content hash  7a9b192d4377cce3
+#   text hash     0a578f8df3bce33e
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

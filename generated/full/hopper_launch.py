@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  53a0ac59f76ff1bf
-#   text hash     c6d2f522a691df1c
+#   content hash  7a9b192d4377cce3
+#   text hash     452b293d1bc2cd97
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  53a0ac59f76ff1bf
-#   text hash     099616ac1d40213d
+#   content hash  7a9b192d4377cce3
+#   text hash     4397efb471cb66cc
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

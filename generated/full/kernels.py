@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  53a0ac59f76ff1bf
-#   text hash     e94fe68e730eccbf
+#   content hash  7a9b192d4377cce3
+#   text hash     c0982d24a7cfe202
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

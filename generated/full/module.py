@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  53a0ac59f76ff1bf
-#   text hash     feea7604dc435a43
+#   content hash  7a9b192d4377cce3
+#   text hash     007b841660d56cf0
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

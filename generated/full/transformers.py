@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  53a0ac59f76ff1bf
-#   text hash     50186d5ec2929098
+#   content hash  7a9b192d4377cce3
+#   text hash     8b98fe5b00672fbf
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  56555755ff0aae98
-#   text hash     36d6b918d44a8b23
+#   content hash  657ecc61e37162a3
+#   text hash     670692f240282ac8
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  56555755ff0aae98
-#   text hash     0abf734795e70090
+#   content hash  657ecc61e37162a3
+#   text hash     2db4e4892f6a5271
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  56555755ff0aae98
-#   text hash     72841dfdb3ff8c13
+#   content hash  657ecc61e37162a3
+#   text hash     8aff0f5a1bbdb495
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  56555755ff0aae98
-#   text hash     995719b5851ac84c
+#   content hash  657ecc61e37162a3
+#   text hash     dcc601c23ecbbc91
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  56555755ff0aae98
-#   text hash     a5c61d34545dc5fc
+#   content hash  657ecc61e37162a3
+#   text hash     e194f02d29c21a44
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2f858d438ed5c16d
-#   text hash     1442155fef508035
+#   content hash  965394f4bab96410
+#   text hash     67c7b3fa8f656c2f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

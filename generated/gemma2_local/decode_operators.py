@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2f858d438ed5c16d
-#   text hash     0fe217c7ee4d8b7b
+#   content hash  965394f4bab96410
+#   text hash     ff9be9e7fba53547
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

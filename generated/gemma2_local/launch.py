@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2f858d438ed5c16d
-#   text hash     8aaa3364756cb569
+#   content hash  965394f4bab96410
+#   text hash     b1206ee01d3870eb
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2f858d438ed5c16d
-#   text hash     cafc4dc8ebe53ef8
+#   content hash  965394f4bab96410
+#   text hash     bebebb4fa33dafbb
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

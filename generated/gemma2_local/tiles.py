@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2f858d438ed5c16d
-#   text hash     fbc1223fe08049cd
+#   content hash  965394f4bab96410
+#   text hash     8cfe8b68456e5d83
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

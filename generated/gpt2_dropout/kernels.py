@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c65a1bca8f5fda99
-#   text hash     32186bc34c64fc35
+#   content hash  2c54912b7fd7bf80
+#   text hash     571e25efe5988d64
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c65a1bca8f5fda99
-#   text hash     99aa7966d43d7c15
+#   content hash  2c54912b7fd7bf80
+#   text hash     2b927e9ee6d3c7ee
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

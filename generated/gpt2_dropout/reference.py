@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c65a1bca8f5fda99
-#   text hash     4912ae3200a457ba
+#   content hash  2c54912b7fd7bf80
+#   text hash     03df906f494a8445
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

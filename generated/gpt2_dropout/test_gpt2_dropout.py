@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c65a1bca8f5fda99
-#   text hash     37984ad4557d7afb
+#   content hash  2c54912b7fd7bf80
+#   text hash     595e1419b538c0c4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c65a1bca8f5fda99
-#   text hash     3bbe67b18526c556
+#   content hash  2c54912b7fd7bf80
+#   text hash     acd87556fa756686
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1fa8547a28956457
-#   text hash     1eb82830799c046f
+#   content hash  1a21dc62b234b894
+#   text hash     7b7b3ddc17bc589b
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

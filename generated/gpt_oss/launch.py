@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1fa8547a28956457
-#   text hash     f1e03c261c1e6920
+#   content hash  1a21dc62b234b894
+#   text hash     a8d58d085b71e286
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

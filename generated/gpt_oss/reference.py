@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1fa8547a28956457
-#   text hash     62510e7b71706d26
+#   content hash  1a21dc62b234b894
+#   text hash     199bfb4af8838bb4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1fa8547a28956457
-#   text hash     f5cf6c4387730b29
+#   content hash  1a21dc62b234b894
+#   text hash     d3611bbd5f81c45d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

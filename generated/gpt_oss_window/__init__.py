@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  335c93bd333133b8
-#   text hash     c98a7f51ea70b819
+#   content hash  978412d47342e1bf
+#   text hash     3a831d12ff7d7b12
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  335c93bd333133b8
-#   text hash     3a241b74e12fb7f2
+#   content hash  978412d47342e1bf
+#   text hash     812085b796ff540c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  335c93bd333133b8
-#   text hash     3c3c5f0f53ee4e15
+#   content hash  978412d47342e1bf
+#   text hash     b9002d135dcc04b1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  335c93bd333133b8
-#   text hash     60e9ce964b8b590f
+#   content hash  978412d47342e1bf
+#   text hash     a57d176d91321c02
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

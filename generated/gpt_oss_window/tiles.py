@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  335c93bd333133b8
-#   text hash     582f5e8bc67619df
+#   content hash  978412d47342e1bf
+#   text hash     62c3582deab4a70b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

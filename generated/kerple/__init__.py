@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5a4d6f2eeba9fdb3
-#   text hash     e2947fbc1c35fe77
+#   content hash  ebbaf0edc225a318
+#   text hash     8b479ba9783e94f4
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

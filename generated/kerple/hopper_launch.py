@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5a4d6f2eeba9fdb3
-#   text hash     d27e6cd64ca26fe5
+#   content hash  ebbaf0edc225a318
+#   text hash     e0221fbac72b7c2f
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

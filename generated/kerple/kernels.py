@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5a4d6f2eeba9fdb3
-#   text hash     e1e8183d5a8db1b6
+#   content hash  ebbaf0edc225a318
+#   text hash     ef80a0ee7481d26f
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

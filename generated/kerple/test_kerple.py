@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5a4d6f2eeba9fdb3
-#   text hash     95234eb082c00df0
+#   content hash  ebbaf0edc225a318
+#   text hash     2896f3039db27162
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

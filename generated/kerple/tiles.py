@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5a4d6f2eeba9fdb3
-#   text hash     7c7d19f71e30fb2b
+#   content hash  ebbaf0edc225a318
+#   text hash     a8edc5566b302b33
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

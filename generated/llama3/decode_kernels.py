@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f96261c55085026a
-#   text hash     2a2763460fa7cae3
+#   content hash  0905b7ac02f15951
+#   text hash     1ead016292a16978
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -245,7 +245,7 @@ def find_rows(ptr, page, slot, key, stride_page, stride_token, APART: tl.constex
 
 @triton.jit
 def apart(rows, own, HEADS: tl.constexpr):
-    """Rows HEADS times as wide, which are 0 but in the columns of the head that is their own."""
+    """The rows, HEADS times as wide: 0 but in the columns of the head that is their own."""
     there = (own[:, None] == tl.arange(0, HEADS)[None, :])[:, :, None]
     return tl.where(there, rows[:, None, :], 0.0).to(rows.dtype).reshape([rows.shape[0], HEADS * rows.shape[1]])
 

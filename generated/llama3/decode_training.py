@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f96261c55085026a
-#   text hash     3e06633b51a83378
+#   content hash  0905b7ac02f15951
+#   text hash     ec9b0e60b9855a39
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f96261c55085026a
-#   text hash     7eefb0ffd8dd2697
+#   content hash  0905b7ac02f15951
+#   text hash     ee9663a6fd547dc6
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

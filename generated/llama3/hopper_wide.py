@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f96261c55085026a
-#   text hash     bebeed00ff94a221
+#   content hash  0905b7ac02f15951
+#   text hash     a592d38870f58741
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

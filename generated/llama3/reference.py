@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f96261c55085026a
-#   text hash     2a6d0c36930b8f10
+#   content hash  0905b7ac02f15951
+#   text hash     7fc804c267aa16bf
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

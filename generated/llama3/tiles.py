@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f96261c55085026a
-#   text hash     b96e25b8fdb171a0
+#   content hash  0905b7ac02f15951
+#   text hash     693facda5e5d93ab
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  934ee9b99c00544d
-#   text hash     2ebf8a034ad94f8e
+#   content hash  992358f422102977
+#   text hash     2e0a3a9914acdbaf
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

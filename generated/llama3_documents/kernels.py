@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  934ee9b99c00544d
-#   text hash     7ecdd5d5cac33965
+#   content hash  992358f422102977
+#   text hash     7c52079db5c35996
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  934ee9b99c00544d
-#   text hash     ca31e6baf8d012bf
+#   content hash  992358f422102977
+#   text hash     b06dbe1a5ddb931a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  41addaf19d48be6b
-#   text hash     fba5d8c474e6da61
+#   content hash  c0c717e4f582d123
+#   text hash     33ed36f098766b34
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  41addaf19d48be6b
-#   text hash     9ba36364951457f0
+#   content hash  c0c717e4f582d123
+#   text hash     2bf529bca00004ef
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

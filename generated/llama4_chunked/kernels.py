@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  41addaf19d48be6b
-#   text hash     12fd8340f8f08d2d
+#   content hash  c0c717e4f582d123
+#   text hash     a37acbb5e460911b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

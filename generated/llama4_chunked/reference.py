@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  41addaf19d48be6b
-#   text hash     05aa2f21a9a4cac4
+#   content hash  c0c717e4f582d123
+#   text hash     262283c6af779e7c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

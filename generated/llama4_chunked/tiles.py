@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  41addaf19d48be6b
-#   text hash     4b0a916bd9b78d34
+#   content hash  c0c717e4f582d123
+#   text hash     b4ea3ceeab51d3e2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

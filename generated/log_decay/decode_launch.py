@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  360b3c18e222cac9
-#   text hash     3d50f2a6fc12c59d
+#   content hash  b06605c655da333d
+#   text hash     33909f3b4cbe4d66
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  360b3c18e222cac9
-#   text hash     4147e4a9469c01a7
+#   content hash  b06605c655da333d
+#   text hash     6baf70aca9699264
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  360b3c18e222cac9
-#   text hash     1ed1479754f39043
+#   content hash  b06605c655da333d
+#   text hash     aaa256527d3d3d69
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

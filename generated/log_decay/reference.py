@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  360b3c18e222cac9
-#   text hash     0de17fcc6803279c
+#   content hash  b06605c655da333d
+#   text hash     088717a3b656e850
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

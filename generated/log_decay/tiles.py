@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  360b3c18e222cac9
-#   text hash     d91a4d429f2ddb13
+#   content hash  b06605c655da333d
+#   text hash     c23b67004c891e76
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b646b63c25ce5865
-#   text hash     f0779a6aed0179a0
+#   content hash  c27390dca37d3f73
+#   text hash     553eb7cab880599d
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b646b63c25ce5865
-#   text hash     2ed385c86347244a
+#   content hash  c27390dca37d3f73
+#   text hash     6cb37c2f1a8b6917
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b646b63c25ce5865
-#   text hash     4141590d31faabdf
+#   content hash  c27390dca37d3f73
+#   text hash     ce6bed59f0a29acc
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

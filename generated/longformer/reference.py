@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b646b63c25ce5865
-#   text hash     c3e5fae88f5c1e88
+#   content hash  c27390dca37d3f73
+#   text hash     68dac09c49db27d6
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b646b63c25ce5865
-#   text hash     78e5460f3064d50c
+#   content hash  c27390dca37d3f73
+#   text hash     e9eec1f1fbc0868e
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4501e60db3618150
-#   text hash     695ec5e909e1945f
+#   content hash  aeec2c1f8ac98091
+#   text hash     24834d573681e793
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

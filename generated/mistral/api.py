@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4501e60db3618150
-#   text hash     84ca5eca696d10d1
+#   content hash  aeec2c1f8ac98091
+#   text hash     bf1621f29533681f
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

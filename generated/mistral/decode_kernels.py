@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4501e60db3618150
-#   text hash     1bef50a474ec3883
+#   content hash  aeec2c1f8ac98091
+#   text hash     19acca414b7e861d
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -241,7 +241,7 @@ def find_rows(ptr, page, slot, key, stride_page, stride_token, APART: tl.constex
 
 @triton.jit
 def apart(rows, own, HEADS: tl.constexpr):
-    """Rows HEADS times as wide, which are 0 but in the columns of the head that is their own."""
+    """The rows, HEADS times as wide: 0 but in the columns of the head that is their own."""
     there = (own[:, None] == tl.arange(0, HEADS)[None, :])[:, :, None]
     return tl.where(there, rows[:, None, :], 0.0).to(rows.dtype).reshape([rows.shape[0], HEADS * rows.shape[1]])
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4501e60db3618150
-#   text hash     664a51930bad9ef3
+#   content hash  aeec2c1f8ac98091
+#   text hash     e6d2b36629189963
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4501e60db3618150
-#   text hash     2a4e502ca8e6e39d
+#   content hash  aeec2c1f8ac98091
+#   text hash     c4a8bf558415c8e7
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

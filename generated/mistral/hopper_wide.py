@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4501e60db3618150
-#   text hash     f70598fc3e8f69a8
+#   content hash  aeec2c1f8ac98091
+#   text hash     b1df7599831a6086
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  512f63b3383d7de8
-#   text hash     682e194dc0da7d48
+#   content hash  1a6e67bfd0e69496
+#   text hash     d1326ca07ed02a22
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

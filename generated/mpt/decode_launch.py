@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  512f63b3383d7de8
-#   text hash     0fc8b19f13a91828
+#   content hash  1a6e67bfd0e69496
+#   text hash     fed1630e5cb0b693
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  512f63b3383d7de8
-#   text hash     47b95dfaf48b8e9f
+#   content hash  1a6e67bfd0e69496
+#   text hash     d544475302e5a0f5
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

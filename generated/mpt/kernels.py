@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  512f63b3383d7de8
-#   text hash     8c539cf30529ee71
+#   content hash  1a6e67bfd0e69496
+#   text hash     7360fba68e13556c
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

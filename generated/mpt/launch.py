@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  512f63b3383d7de8
-#   text hash     f10670b61be3589a
+#   content hash  1a6e67bfd0e69496
+#   text hash     aa2612f80d10f46b
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

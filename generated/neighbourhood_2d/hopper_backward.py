@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e30130047dc9d8ea
-#   text hash     a5e7ab383756a081
+#   content hash  286eae08b5afa39e
+#   text hash     d004fd0b3d7de202
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

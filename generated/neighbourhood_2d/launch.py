@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e30130047dc9d8ea
-#   text hash     6b8915d6fc3a0d3c
+#   content hash  286eae08b5afa39e
+#   text hash     84958d4dea95e212
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e30130047dc9d8ea
-#   text hash     ebd9eb224e5a0d85
+#   content hash  286eae08b5afa39e
+#   text hash     796a115222059f6e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

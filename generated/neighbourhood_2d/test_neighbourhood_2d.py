@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e30130047dc9d8ea
-#   text hash     96affe25a469ebc9
+#   content hash  286eae08b5afa39e
+#   text hash     d1ce104ca56c210a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8e3f93e75a96a483
-#   text hash     45df5334fc8ecddf
+#   content hash  e96c43d43cd2047b
+#   text hash     7bceb94d7e0e2fb3
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

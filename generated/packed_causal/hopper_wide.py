@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8e3f93e75a96a483
-#   text hash     3b0ddbbf57c78b50
+#   content hash  e96c43d43cd2047b
+#   text hash     02aae72223287077
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8e3f93e75a96a483
-#   text hash     708ee0dff5a6fe6b
+#   content hash  e96c43d43cd2047b
+#   text hash     5032ba28e85a2b78
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8e3f93e75a96a483
-#   text hash     8d2c00b29f589aaa
+#   content hash  e96c43d43cd2047b
+#   text hash     a072728f6b292f50
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

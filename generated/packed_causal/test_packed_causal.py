@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8e3f93e75a96a483
-#   text hash     1590c74bb53e31d7
+#   content hash  e96c43d43cd2047b
+#   text hash     04c5658f99980197
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1dbf852fbaa4508f
-#   text hash     21a15807f140a678
+#   content hash  540e532d6c104c35
+#   text hash     1bef7eb350bf26e6
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

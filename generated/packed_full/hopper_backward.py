@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1dbf852fbaa4508f
-#   text hash     7380ff7fa2dc17cf
+#   content hash  540e532d6c104c35
+#   text hash     a7947ad6c5191319
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

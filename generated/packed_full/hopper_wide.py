@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1dbf852fbaa4508f
-#   text hash     0322533ede0edc3d
+#   content hash  540e532d6c104c35
+#   text hash     f8e6508641bb24ba
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

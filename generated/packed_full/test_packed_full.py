@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1dbf852fbaa4508f
-#   text hash     b6f7059b422c1a0d
+#   content hash  540e532d6c104c35
+#   text hash     d9807b9a831fc805
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1dbf852fbaa4508f
-#   text hash     f061392d6fd8aeb9
+#   content hash  540e532d6c104c35
+#   text hash     400e16c09a3cd29d
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

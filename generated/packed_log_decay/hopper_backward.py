@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  44d331f2eae4b733
-#   text hash     efa3a28064e8f583
+#   content hash  1fb39adebf854aa7
+#   text hash     75713a846ffc0ebf
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  44d331f2eae4b733
-#   text hash     4b55063ef9d1a7f6
+#   content hash  1fb39adebf854aa7
+#   text hash     e21cc5fc60182b4b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  44d331f2eae4b733
-#   text hash     edaa3663c5063006
+#   content hash  1fb39adebf854aa7
+#   text hash     11845263f30e0cbe
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  44d331f2eae4b733
-#   text hash     ab8c7157f98328e7
+#   content hash  1fb39adebf854aa7
+#   text hash     4fe2143b527145f0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  44d331f2eae4b733
-#   text hash     b16a0409cc5ccd28
+#   content hash  1fb39adebf854aa7
+#   text hash     9655b0709349c71b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

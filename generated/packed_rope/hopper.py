@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  891251cd49a53cb6
-#   text hash     4f324498b55d7ee9
+#   content hash  418aaa84b95f31b5
+#   text hash     b4cada41763ca968
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  891251cd49a53cb6
-#   text hash     c7fdf77df85e87e3
+#   content hash  418aaa84b95f31b5
+#   text hash     cc307f6c1af7cfca
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  891251cd49a53cb6
-#   text hash     82bfed875576f58c
+#   content hash  418aaa84b95f31b5
+#   text hash     f095f927330c9eb4
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  891251cd49a53cb6
-#   text hash     034a90b4567b19e8
+#   content hash  418aaa84b95f31b5
+#   text hash     6d7dc9aaf4007e98
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  891251cd49a53cb6
-#   text hash     fe4dd458ed8610d9
+#   content hash  418aaa84b95f31b5
+#   text hash     dc773e61c6167975
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

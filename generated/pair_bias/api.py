@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  429a3c17fc46c013
-#   text hash     b04e934673ef4103
+#   content hash  ec363c6587ce96d3
+#   text hash     7e7c6a55b25b9329
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  429a3c17fc46c013
-#   text hash     4e8b8fe07c71f9aa
+#   content hash  ec363c6587ce96d3
+#   text hash     c25ecd5308fef19a
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

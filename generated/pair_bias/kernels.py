@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  429a3c17fc46c013
-#   text hash     15184f574fb4f3a8
+#   content hash  ec363c6587ce96d3
+#   text hash     96fc87be59a7f052
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

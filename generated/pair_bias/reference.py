@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  429a3c17fc46c013
-#   text hash     015e67c3d6f412ae
+#   content hash  ec363c6587ce96d3
+#   text hash     154167cc63756be4
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  429a3c17fc46c013
-#   text hash     962524ee7a0ac6e0
+#   content hash  ec363c6587ce96d3
+#   text hash     fded2cb107c2230a
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

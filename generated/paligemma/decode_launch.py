@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  541a248d01f9889f
-#   text hash     ac165e404e70b5e6
+#   content hash  f63393852258dffe
+#   text hash     542ed1e4b9c0f86a
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

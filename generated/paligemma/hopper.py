@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  541a248d01f9889f
-#   text hash     d6a415451e135dc2
+#   content hash  f63393852258dffe
+#   text hash     10e7ee61d697ade5
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  541a248d01f9889f
-#   text hash     cf8c88ff1aa1ff3b
+#   content hash  f63393852258dffe
+#   text hash     7f38a31778925ec3
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

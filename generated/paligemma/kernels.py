@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  541a248d01f9889f
-#   text hash     6435b43d8a25b6ef
+#   content hash  f63393852258dffe
+#   text hash     51311325a1f81c82
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

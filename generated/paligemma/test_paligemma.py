@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  541a248d01f9889f
-#   text hash     39a4aa27aea5b36e
+#   content hash  f63393852258dffe
+#   text hash     e01f1b6846ed3e51
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

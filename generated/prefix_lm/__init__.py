@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4a2801882b2748e0
-#   text hash     90ddaab30726b480
+#   content hash  9568432d8e8db690
+#   text hash     c20c30556d30820b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4a2801882b2748e0
-#   text hash     2d2a0ef2f5eab693
+#   content hash  9568432d8e8db690
+#   text hash     bbd1e4db5ca632e0
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -241,7 +241,7 @@ def find_rows(ptr, page, slot, key, stride_page, stride_token, APART: tl.constex
 
 @triton.jit
 def apart(rows, own, HEADS: tl.constexpr):
-    """Rows HEADS times as wide, which are 0 but in the columns of the head that is their own."""
+    """The rows, HEADS times as wide: 0 but in the columns of the head that is their own."""
     there = (own[:, None] == tl.arange(0, HEADS)[None, :])[:, :, None]
     return tl.where(there, rows[:, None, :], 0.0).to(rows.dtype).reshape([rows.shape[0], HEADS * rows.shape[1]])
 

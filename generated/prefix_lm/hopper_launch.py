@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4a2801882b2748e0
-#   text hash     adee337a969603b8
+#   content hash  9568432d8e8db690
+#   text hash     49fc3d677257830c
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

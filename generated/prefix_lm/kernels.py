@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4a2801882b2748e0
-#   text hash     0ff30b09ab6df2af
+#   content hash  9568432d8e8db690
+#   text hash     94747cc31f955fec
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

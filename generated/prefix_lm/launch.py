@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4a2801882b2748e0
-#   text hash     bc283192ca6dbf8f
+#   content hash  9568432d8e8db690
+#   text hash     5de76c42af5c111c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

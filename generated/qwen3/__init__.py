@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a1db461308915b64
-#   text hash     d8ea8f80c192c37b
+#   content hash  10d8d02b2b80a8f9
+#   text hash     3406fe93048f0244
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

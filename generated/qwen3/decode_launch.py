@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a1db461308915b64
-#   text hash     1dc48e4d8c2bb50b
+#   content hash  10d8d02b2b80a8f9
+#   text hash     3278c8a337c3edc8
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

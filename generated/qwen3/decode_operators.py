@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a1db461308915b64
-#   text hash     0d02e6575fecfb66
+#   content hash  10d8d02b2b80a8f9
+#   text hash     b26d91807fe404c4
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a1db461308915b64
-#   text hash     c4863c5b409a01d0
+#   content hash  10d8d02b2b80a8f9
+#   text hash     2938e33fbfa88056
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a1db461308915b64
-#   text hash     1e9bb873cf545860
+#   content hash  10d8d02b2b80a8f9
+#   text hash     df5f5972cbe3af27
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a7fde6cbb3b6aef9
-#   text hash     934650be0a76c1cf
+#   content hash  66d7213a48d58460
+#   text hash     b53b80391f54302f
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a7fde6cbb3b6aef9
-#   text hash     125ecd5f1f83785f
+#   content hash  66d7213a48d58460
+#   text hash     4e942ed8f6aee891
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

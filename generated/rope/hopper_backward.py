@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a7fde6cbb3b6aef9
-#   text hash     372fef4bb5e19bc3
+#   content hash  66d7213a48d58460
+#   text hash     f74456d9d227b4d1
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

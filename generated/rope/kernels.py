@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a7fde6cbb3b6aef9
-#   text hash     c578bd4410fd8471
+#   content hash  66d7213a48d58460
+#   text hash     39e0b61dfab5e212
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

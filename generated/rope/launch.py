@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a7fde6cbb3b6aef9
-#   text hash     d3b19894c162f8b6
+#   content hash  66d7213a48d58460
+#   text hash     b444467bf0ed602a
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a7fde6cbb3b6aef9
-#   text hash     86120fdd0401f458
+#   content hash  66d7213a48d58460
+#   text hash     b81547cf67538a57
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

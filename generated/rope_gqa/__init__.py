@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c10f74a3f543ac40
-#   text hash     f991d6263a499e4e
+#   content hash  3eb6c82d36bb706b
+#   text hash     42319e53063c7d70
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c10f74a3f543ac40
-#   text hash     e89baed31ce37ee3
+#   content hash  3eb6c82d36bb706b
+#   text hash     7428deb17a4b0094
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c10f74a3f543ac40
-#   text hash     7e04237d1cf09135
+#   content hash  3eb6c82d36bb706b
+#   text hash     07bda9250270cd4b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

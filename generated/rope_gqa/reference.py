@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c10f74a3f543ac40
-#   text hash     e2859a00937b2035
+#   content hash  3eb6c82d36bb706b
+#   text hash     f2886fdc913be7d0
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

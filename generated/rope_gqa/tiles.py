@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c10f74a3f543ac40
-#   text hash     a7700a7fc68549d9
+#   content hash  3eb6c82d36bb706b
+#   text hash     0a02217b18ce1c4d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  331dfed79bb743a4
-#   text hash     68f783529bec73a4
+#   content hash  2b98dfa4730262d2
+#   text hash     23d9500f1fad5cb9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  331dfed79bb743a4
-#   text hash     7a1bacff366a83db
+#   content hash  2b98dfa4730262d2
+#   text hash     95644d5830b862c5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  331dfed79bb743a4
-#   text hash     098d74d1f276ac0a
+#   content hash  2b98dfa4730262d2
+#   text hash     b0599d7e6d968b5f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  331dfed79bb743a4
-#   text hash     05cc6ead4549996e
+#   content hash  2b98dfa4730262d2
+#   text hash     96320fbded5d6fec
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

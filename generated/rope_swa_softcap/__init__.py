@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b5715a00b494234b
-#   text hash     eb33ba4f75ce2544
+#   content hash  143079f038208da7
+#   text hash     c56db72dc9aedfb8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b5715a00b494234b
-#   text hash     4488dffd9ce4a189
+#   content hash  143079f038208da7
+#   text hash     4c3d4b946a81bf15
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

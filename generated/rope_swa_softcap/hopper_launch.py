@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b5715a00b494234b
-#   text hash     cee1e36e77f57fbe
+#   content hash  143079f038208da7
+#   text hash     345f9b5aef925220
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

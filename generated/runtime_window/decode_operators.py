@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9cc00a9e32213907
-#   text hash     9aad3572449e2bc4
+#   content hash  4ac56978c1e42449
+#   text hash     b0a7900c21def6c3
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

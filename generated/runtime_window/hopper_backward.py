@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9cc00a9e32213907
-#   text hash     d3ad8b4eae2c82ed
+#   content hash  4ac56978c1e42449
+#   text hash     9258e8dac8fb007b
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9cc00a9e32213907
-#   text hash     ba4b3d8290fe1291
+#   content hash  4ac56978c1e42449
+#   text hash     a8b65860c1ea7996
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

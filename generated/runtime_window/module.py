@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9cc00a9e32213907
-#   text hash     8f98b61f7976bcea
+#   content hash  4ac56978c1e42449
+#   text hash     7806e3de688d4a37
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

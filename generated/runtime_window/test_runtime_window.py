@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9cc00a9e32213907
-#   text hash     14c6ab5a20fb5cf9
+#   content hash  4ac56978c1e42449
+#   text hash     a301b48a19ad5106
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

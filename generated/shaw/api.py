@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a9b2cd0b71998d76
-#   text hash     f368c7327c7ae661
+#   content hash  99a5af9ad30bb25f
+#   text hash     fa7e498898ee68f3
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

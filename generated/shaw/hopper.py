@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a9b2cd0b71998d76
-#   text hash     5afc957a5b84d0d8
+#   content hash  99a5af9ad30bb25f
+#   text hash     e48b028ceaf681f9
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a9b2cd0b71998d76
-#   text hash     6e4f3951883f9153
+#   content hash  99a5af9ad30bb25f
+#   text hash     bbc99dd8267d89ba
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a9b2cd0b71998d76
-#   text hash     cfae8a1889032d53
+#   content hash  99a5af9ad30bb25f
+#   text hash     c5fc42cdba5e5840
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a9b2cd0b71998d76
-#   text hash     72e196fd9a851835
+#   content hash  99a5af9ad30bb25f
+#   text hash     a268d7c8b7fd1873
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f1c2c570f76f4074
-#   text hash     d313705b7c3044d9
+#   content hash  e02eb5b1e76663f6
+#   text hash     407dc0e4c2de7ea2
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

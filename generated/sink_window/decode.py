@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f1c2c570f76f4074
-#   text hash     432f7fe409765862
+#   content hash  e02eb5b1e76663f6
+#   text hash     31a6b65afa57c870
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

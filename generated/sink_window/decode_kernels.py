@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f1c2c570f76f4074
-#   text hash     4b76c41657f648c1
+#   content hash  e02eb5b1e76663f6
+#   text hash     16621c4ae9f9fbc2
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -245,7 +245,7 @@ def find_rows(ptr, page, slot, key, stride_page, stride_token, APART: tl.constex
 
 @triton.jit
 def apart(rows, own, HEADS: tl.constexpr):
-    """Rows HEADS times as wide, which are 0 but in the columns of the head that is their own."""
+    """The rows, HEADS times as wide: 0 but in the columns of the head that is their own."""
     there = (own[:, None] == tl.arange(0, HEADS)[None, :])[:, :, None]
     return tl.where(there, rows[:, None, :], 0.0).to(rows.dtype).reshape([rows.shape[0], HEADS * rows.shape[1]])
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f1c2c570f76f4074
-#   text hash     13739e7978c2858d
+#   content hash  e02eb5b1e76663f6
+#   text hash     cd6fcac93594821e
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

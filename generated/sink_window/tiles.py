@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f1c2c570f76f4074
-#   text hash     a54ffd19666a440b
+#   content hash  e02eb5b1e76663f6
+#   text hash     30aaf73b3f3e994a
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bd25ce0a0db1a2c7
-#   text hash     aff9e849a8d9fdb1
+#   content hash  424c2494fbab1cfa
+#   text hash     4b7e530c8d3e8ac3
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

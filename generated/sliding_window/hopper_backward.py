@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bd25ce0a0db1a2c7
-#   text hash     1757c157a203ba36
+#   content hash  424c2494fbab1cfa
+#   text hash     3f756f6a1c174592
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bd25ce0a0db1a2c7
-#   text hash     830dd54898c9e50f
+#   content hash  424c2494fbab1cfa
+#   text hash     cd3797e5e032b9dc
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bd25ce0a0db1a2c7
-#   text hash     1b625ebb8d12c24f
+#   content hash  424c2494fbab1cfa
+#   text hash     cfc7f3229e407c95
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bd25ce0a0db1a2c7
-#   text hash     6ca8adef9bd3d63b
+#   content hash  424c2494fbab1cfa
+#   text hash     f607c9ea4cc69e68
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

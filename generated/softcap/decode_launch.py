@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2e63675dadf73390
-#   text hash     369accde807bdcd5
+#   content hash  e322e9dd2a9bf399
+#   text hash     07ac507127ba7fd0
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

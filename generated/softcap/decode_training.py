@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2e63675dadf73390
-#   text hash     6f35daf39c50f688
+#   content hash  e322e9dd2a9bf399
+#   text hash     fa48348a7908f7ae
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2e63675dadf73390
-#   text hash     44747942c1ed8747
+#   content hash  e322e9dd2a9bf399
+#   text hash     6f275dba2d851fb6
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

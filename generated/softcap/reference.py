@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2e63675dadf73390
-#   text hash     5b187bb26d70e2ae
+#   content hash  e322e9dd2a9bf399
+#   text hash     9436efd0b0b6c1a2
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2e63675dadf73390
-#   text hash     16599a3c13c53240
+#   content hash  e322e9dd2a9bf399
+#   text hash     c886db8599b33aa2
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

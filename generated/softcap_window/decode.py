@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0a70474f442f924b
-#   text hash     53b843360e208565
+#   content hash  b8ef5254872c7ab4
+#   text hash     4774d76d17b3d107
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0a70474f442f924b
-#   text hash     85cf018c2a081c09
+#   content hash  b8ef5254872c7ab4
+#   text hash     684ec97d44d550e5
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

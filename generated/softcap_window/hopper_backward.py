@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0a70474f442f924b
-#   text hash     31058d8809d72b45
+#   content hash  b8ef5254872c7ab4
+#   text hash     887df409a3e204c2
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

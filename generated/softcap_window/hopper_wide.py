@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0a70474f442f924b
-#   text hash     624927bec8bb1aac
+#   content hash  b8ef5254872c7ab4
+#   text hash     58085c9fd2b78655
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0a70474f442f924b
-#   text hash     777f9be1068d56b2
+#   content hash  b8ef5254872c7ab4
+#   text hash     9e410cbffc31a554
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6f2f4b65eaf79b16
-#   text hash     19624c0cbb3b2d91
+#   content hash  394f265451c1395b
+#   text hash     bcbadb04d30c7028
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6f2f4b65eaf79b16
-#   text hash     2a9db1cac20b1f1e
+#   content hash  394f265451c1395b
+#   text hash     eff70813c904c260
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6f2f4b65eaf79b16
-#   text hash     c410b716547bdbef
+#   content hash  394f265451c1395b
+#   text hash     7da40227d561a551
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

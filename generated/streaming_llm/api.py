@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e8879abd23ee9f53
-#   text hash     3613dc92fdf7f5e6
+#   content hash  0c25da99fc2e4cc1
+#   text hash     acefec92640d726f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

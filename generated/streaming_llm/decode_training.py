@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e8879abd23ee9f53
-#   text hash     b0ac23e9c0d2757b
+#   content hash  0c25da99fc2e4cc1
+#   text hash     a9e0c0bcaef1b891
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e8879abd23ee9f53
-#   text hash     fb60acb4c83d4d95
+#   content hash  0c25da99fc2e4cc1
+#   text hash     9e14661b70a98f06
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e8879abd23ee9f53
-#   text hash     15ac0b4011c1e30d
+#   content hash  0c25da99fc2e4cc1
+#   text hash     83e97aa3189d603a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e8879abd23ee9f53
-#   text hash     4e071f193d6fde28
+#   content hash  0c25da99fc2e4cc1
+#   text hash     0eca24997957cff5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

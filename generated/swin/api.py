@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3433a37713d9fdb9
-#   text hash     a133a08e72f4afce
+#   content hash  7b942ee172f1ac29
+#   text hash     d2698792820cac66
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3433a37713d9fdb9
-#   text hash     e6fea61934773fbd
+#   content hash  7b942ee172f1ac29
+#   text hash     25d78c74e16f9261
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

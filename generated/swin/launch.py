@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3433a37713d9fdb9
-#   text hash     8e5a1ae6d4ad0c8e
+#   content hash  7b942ee172f1ac29
+#   text hash     0ff13ad5f5bef7ae
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3433a37713d9fdb9
-#   text hash     6e3a3e392cc396ec
+#   content hash  7b942ee172f1ac29
+#   text hash     212e241273218638
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3433a37713d9fdb9
-#   text hash     c9ca0b6128647c7a
+#   content hash  7b942ee172f1ac29
+#   text hash     419a025ff746d12a
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3433a37713d9fdb9
-#   text hash     b7d40ee59c8e7c45
+#   content hash  7b942ee172f1ac29
+#   text hash     1d63fa287e3341b3
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6dce3ba628911383
-#   text hash     ab158700de6cf256
+#   content hash  f12a67c72cb96a0a
+#   text hash     2cd36925e60334ee
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6dce3ba628911383
-#   text hash     68645bc7e2d7b811
+#   content hash  f12a67c72cb96a0a
+#   text hash     bb6942aa95078de1
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6dce3ba628911383
-#   text hash     5260e9a7c75c58fc
+#   content hash  f12a67c72cb96a0a
+#   text hash     c8957cb005ea1bf4
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

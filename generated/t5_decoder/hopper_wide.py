@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6dce3ba628911383
-#   text hash     4ffab7f320f411aa
+#   content hash  f12a67c72cb96a0a
+#   text hash     3c16a1e6b35222e9
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6dce3ba628911383
-#   text hash     bfadb7d99aa01757
+#   content hash  f12a67c72cb96a0a
+#   text hash     60d95d055de54891
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

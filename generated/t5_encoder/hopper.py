@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7e23c83663b59cbd
-#   text hash     e2442ccb018a2561
+#   content hash  adcd5d9ab16f3848
+#   text hash     627cf7abac26d674
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7e23c83663b59cbd
-#   text hash     5e56fa3e08278c2c
+#   content hash  adcd5d9ab16f3848
+#   text hash     dc0f1320151e88ef
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7e23c83663b59cbd
-#   text hash     1e505a9cc7a53765
+#   content hash  adcd5d9ab16f3848
+#   text hash     7e64c4921358c6b5
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7e23c83663b59cbd
-#   text hash     119555a866227515
+#   content hash  adcd5d9ab16f3848
+#   text hash     554d773b93729b9f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7e23c83663b59cbd
-#   text hash     36951247e33792ad
+#   content hash  adcd5d9ab16f3848
+#   text hash     8db2da871f36dfe3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

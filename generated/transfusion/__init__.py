@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  80afb95c381c8553
-#   text hash     674fb90f9a03c1bc
+#   content hash  d133e64c1db57289
+#   text hash     fbbc5a227a093ad9
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  80afb95c381c8553
-#   text hash     30cfb7ab71c03c36
+#   content hash  d133e64c1db57289
+#   text hash     8f973ea37dae224a
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

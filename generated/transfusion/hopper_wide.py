@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  80afb95c381c8553
-#   text hash     b9638a3da6d6c894
+#   content hash  d133e64c1db57289
+#   text hash     7c0ca26499c837c9
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  80afb95c381c8553
-#   text hash     7ef25daf44ff6b5a
+#   content hash  d133e64c1db57289
+#   text hash     aed59062ee576083
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  80afb95c381c8553
-#   text hash     c98552387da17c30
+#   content hash  d133e64c1db57289
+#   text hash     46d983c783be4dcc
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e037fc39b0ebfb35
-#   text hash     cdccdaf6f0e07ed8
+#   content hash  238cb9ecb4fcc323
+#   text hash     e5915eafd46887d4
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e037fc39b0ebfb35
-#   text hash     11c71d88d5f7f8ba
+#   content hash  238cb9ecb4fcc323
+#   text hash     453edf299cfef2a1
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

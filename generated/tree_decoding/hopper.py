@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e037fc39b0ebfb35
-#   text hash     e417e14b03612c47
+#   content hash  238cb9ecb4fcc323
+#   text hash     cdda9be0efa536fa
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

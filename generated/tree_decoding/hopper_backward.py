@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e037fc39b0ebfb35
-#   text hash     268de9ceccc00bc5
+#   content hash  238cb9ecb4fcc323
+#   text hash     bd204d99b4dce2bc
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e037fc39b0ebfb35
-#   text hash     da1d1b85208d15f6
+#   content hash  238cb9ecb4fcc323
+#   text hash     d0833d8687fa2705
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dfd704906c524406
-#   text hash     c075eaede8158c5d
+#   content hash  7a09f54b44783fd2
+#   text hash     5bde69723a482865
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dfd704906c524406
-#   text hash     dfaf37be9b02a233
+#   content hash  7a09f54b44783fd2
+#   text hash     b76c4386ce77f132
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

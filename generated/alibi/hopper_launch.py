@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dfd704906c524406
-#   text hash     f124bc8101dc4e3f
+#   content hash  7a09f54b44783fd2
+#   text hash     bc232e10610dc3fe
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

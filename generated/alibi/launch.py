@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dfd704906c524406
-#   text hash     12fda77fb0b3ebd0
+#   content hash  7a09f54b44783fd2
+#   text hash     c7d9d9d5180dbb11
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

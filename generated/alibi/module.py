@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dfd704906c524406
-#   text hash     b892bda920544bf1
+#   content hash  7a09f54b44783fd2
+#   text hash     2d3cb88eb9d8473a
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

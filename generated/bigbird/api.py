@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a23cf783d294365f
-#   text hash     0c93bc0dd1b85968
+#   content hash  fdb0c8a2a042047c
+#   text hash     d897a0f7361bb9a2
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

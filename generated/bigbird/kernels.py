@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a23cf783d294365f
-#   text hash     09fcc43fdfa5b795
+#   content hash  fdb0c8a2a042047c
+#   text hash     cd2090b7e94949f4
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

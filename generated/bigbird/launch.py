@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a23cf783d294365f
-#   text hash     c03a0db413d12258
+#   content hash  fdb0c8a2a042047c
+#   text hash     2bb63a074f1bab2b
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

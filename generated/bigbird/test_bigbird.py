@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a23cf783d294365f
-#   text hash     03e8260b486c8015
+#   content hash  fdb0c8a2a042047c
+#   text hash     0f28b53b196f10eb
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

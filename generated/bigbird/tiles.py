@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a23cf783d294365f
-#   text hash     bc19fdedbf692e97
+#   content hash  fdb0c8a2a042047c
+#   text hash     08721171b53c03fd
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

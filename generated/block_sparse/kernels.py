@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  17f5cfdf07c7c512
-#   text hash     569b2d9b66210ec9
+#   content hash  86343b0d7a1c0703
+#   text hash     9cc56e8451812a2b
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

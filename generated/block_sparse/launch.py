@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  17f5cfdf07c7c512
-#   text hash     8b601ab816246c59
+#   content hash  86343b0d7a1c0703
+#   text hash     be436bbc9633eefe
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  17f5cfdf07c7c512
-#   text hash     db7a23a8d0c4c94a
+#   content hash  86343b0d7a1c0703
+#   text hash     cdc7c594b722c20d
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  17f5cfdf07c7c512
-#   text hash     b7c3d0e6e3c6eadb
+#   content hash  86343b0d7a1c0703
+#   text hash     c65bb774204a26a4
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  36ccc0686e3033a4
-#   text hash     44dd3288d7aa60fd
+#   content hash  ef734842e6471cf9
+#   text hash     e89ee10fdd9280e5
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  36ccc0686e3033a4
-#   text hash     3652fb121897704b
+#   content hash  ef734842e6471cf9
+#   text hash     6525c588364e6f23
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

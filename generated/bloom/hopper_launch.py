@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  36ccc0686e3033a4
-#   text hash     b92ee457bad2b8ad
+#   content hash  ef734842e6471cf9
+#   text hash     056de5e889c3bf95
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  36ccc0686e3033a4
-#   text hash     499754be1aa0ca1c
+#   content hash  ef734842e6471cf9
+#   text hash     939741f35cae366f
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

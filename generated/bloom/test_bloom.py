@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  36ccc0686e3033a4
-#   text hash     19408bbbd4f8585e
+#   content hash  ef734842e6471cf9
+#   text hash     88d373b1256adc19
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

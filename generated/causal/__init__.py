@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e05fcb249bc86140
-#   text hash     85fd1ae88ae0887a
+#   content hash  c48b8a37ba5bbb1c
+#   text hash     5d5a04b6489790a2
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

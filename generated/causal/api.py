@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e05fcb249bc86140
-#   text hash     a97eb27f38eec013
+#   content hash  c48b8a37ba5bbb1c
+#   text hash     8942144d391d6f68
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e05fcb249bc86140
-#   text hash     6d82f446beb006a6
+#   content hash  c48b8a37ba5bbb1c
+#   text hash     3629d1b6e2baae3e
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

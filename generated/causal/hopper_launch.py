@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e05fcb249bc86140
-#   text hash     67e300db4bdc80db
+#   content hash  c48b8a37ba5bbb1c
+#   text hash     7d3ef7bf5ab24e3f
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e05fcb249bc86140
-#   text hash     7d9082bc2def4549
+#   content hash  c48b8a37ba5bbb1c
+#   text hash     b5fa980fbfc31f9d
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

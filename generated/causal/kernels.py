@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e05fcb249bc86140
-#   text hash     80d325ac76c330d0
+#   content hash  c48b8a37ba5bbb1c
+#   text hash     a919a45bb7943864
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e05fcb249bc86140
-#   text hash     ace33fbcc69e0a06
+#   content hash  c48b8a37ba5bbb1c
+#   text hash     c9f6eae22903587e
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e05fcb249bc86140
-#   text hash     040cbdc57834319c
+#   content hash  c48b8a37ba5bbb1c
+#   text hash     8d25c2fefa415eca
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6b2b039a875a15e3
-#   text hash     ee001b98b09a94bb
+#   content hash  0025da0b74263c22
+#   text hash     d21d5336ed39d5de
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

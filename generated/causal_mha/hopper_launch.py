@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6b2b039a875a15e3
-#   text hash     116a236ad9c745ba
+#   content hash  0025da0b74263c22
+#   text hash     45c2216cb88c229a
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

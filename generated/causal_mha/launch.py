@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6b2b039a875a15e3
-#   text hash     8cb91a602398e2d5
+#   content hash  0025da0b74263c22
+#   text hash     7822c8369415f579
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6b2b039a875a15e3
-#   text hash     77f33437c7256bb0
+#   content hash  0025da0b74263c22
+#   text hash     c96f2187cfa4de14
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

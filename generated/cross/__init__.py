@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5d00b6e4ec9515aa
-#   text hash     5f5dda6a53e51813
+#   content hash  ac40bbccbcd39308
+#   text hash     f02a03b83de3f654
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

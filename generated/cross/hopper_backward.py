@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5d00b6e4ec9515aa
-#   text hash     60ad426250f5156c
+#   content hash  ac40bbccbcd39308
+#   text hash     d54003c2d2f66f84
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

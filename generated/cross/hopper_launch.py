@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5d00b6e4ec9515aa
-#   text hash     32f381ab15c26b83
+#   content hash  ac40bbccbcd39308
+#   text hash     2c250c261e87b46d
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

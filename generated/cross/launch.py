@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5d00b6e4ec9515aa
-#   text hash     061dab8e8a8b49c3
+#   content hash  ac40bbccbcd39308
+#   text hash     c5d1ee9766a1c655
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5d00b6e4ec9515aa
-#   text hash     bf8014a882c00b68
+#   content hash  ac40bbccbcd39308
+#   text hash     205fdbc185807d26
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5d00b6e4ec9515aa
-#   text hash     3a001f3a5e31cea2
+#   content hash  ac40bbccbcd39308
+#   text hash     d26c66d69268b9d8
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  32764bd08374bfd6
-#   text hash     8b76cb25da83666a
+#   content hash  5fcd39a2f97de22b
+#   text hash     3d90b6e9aa881bd0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  32764bd08374bfd6
-#   text hash     8d7489fd09c228bb
+#   content hash  5fcd39a2f97de22b
+#   text hash     094d58c7d926ddab
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

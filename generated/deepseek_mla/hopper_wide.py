@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  32764bd08374bfd6
-#   text hash     98af976f843369cd
+#   content hash  5fcd39a2f97de22b
+#   text hash     f508b07a31a42c62
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  32764bd08374bfd6
-#   text hash     f0bfbfdb35ed32c9
+#   content hash  5fcd39a2f97de22b
+#   text hash     95dafed086130cc7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  32764bd08374bfd6
-#   text hash     8da671f07a5f7abd
+#   content hash  5fcd39a2f97de22b
+#   text hash     171446623f2db6bb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f99be2890d4cbddc
-#   text hash     e413a510c2d5ea4b
+#   content hash  854a4098500feddf
+#   text hash     d78c6dc4cca14b71
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -92,6 +92,11 @@ def is_crowd(programs, v):
     """
     columns = programs * max(runtime.padded_width(v), 128 if v.element_size() == 1 else 0)
     return not runtime.INTERPRETED and columns >= CROWD * runtime.multiprocessors(v.device)
+
+
+def scaled_by_head(k_scale):
+    """Whether float8 has one scale for all keys of a head."""
+    return k_scale is not None and k_scale.shape[1] * k_scale.shape[2] == 1
 
 
 def in_twos(q, v):
@@ -222,9 +227,8 @@ def attend(
                 BLOCK_DV=runtime.padded_width(v), REST=runtime.rest_width(q), PRECISION=runtime.precision(q),
                 V_IN_K=call.v_in_k and runtime.padded_width(q) == runtime.padded_width(v), TURNED=False,
                 SUMS=min(8 * alone[0], block_n) if block_m <= FEW else 8, IN_TWOS=False,
-                BY_HEAD=k_scale is not None and k_scale.shape[1] * k_scale.shape[2] == 1,
-                FAR=max(k.stride(1), v.stride(1)) >= 2**24, OVERLAP=runtime.overlaps(q.device), num_warps=warps,
-                num_stages=stages,
+                BY_HEAD=scaled_by_head(k_scale), FAR=max(k.stride(1), v.stride(1)) >= 2**24,
+                OVERLAP=runtime.overlaps(q.device), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
     runtime.launch(

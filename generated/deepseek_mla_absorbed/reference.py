@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f99be2890d4cbddc
-#   text hash     5a7f2b3a03018af9
+#   content hash  854a4098500feddf
+#   text hash     34bbc3fafe4443a2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

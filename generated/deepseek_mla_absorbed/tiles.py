@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f99be2890d4cbddc
-#   text hash     5376569e9da9c46e
+#   content hash  854a4098500feddf
+#   text hash     be188ac5c88fd62d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fe3a62b676120fb8
-#   text hash     da2158e897c60289
+#   content hash  0f945b0cb80aed14
+#   text hash     1c00bfd97886cd56
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

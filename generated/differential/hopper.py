@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fe3a62b676120fb8
-#   text hash     d009ca93ba15bb14
+#   content hash  0f945b0cb80aed14
+#   text hash     7f45c2fec74fd1d8
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

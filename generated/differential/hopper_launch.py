@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fe3a62b676120fb8
-#   text hash     f3d0acdb5f0dea98
+#   content hash  0f945b0cb80aed14
+#   text hash     1b0827e2271aa1f7
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

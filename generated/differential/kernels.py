@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fe3a62b676120fb8
-#   text hash     097df558f3d9f813
+#   content hash  0f945b0cb80aed14
+#   text hash     2ab566dee119ca29
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

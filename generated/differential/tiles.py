@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fe3a62b676120fb8
-#   text hash     d984d171acd35ebe
+#   content hash  0f945b0cb80aed14
+#   text hash     2c549774057f08bf
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5a46cbbe42b59de9
-#   text hash     f1b6205305459578
+#   content hash  a0714a7fdf3c242c
+#   text hash     bd97a9132b7b30bf
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5a46cbbe42b59de9
-#   text hash     f978d380b946cb1a
+#   content hash  a0714a7fdf3c242c
+#   text hash     c6b7ad8d2f0abdcc
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

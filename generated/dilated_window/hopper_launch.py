@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5a46cbbe42b59de9
-#   text hash     bff681a9a2796750
+#   content hash  a0714a7fdf3c242c
+#   text hash     75c35137bed54aa4
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5a46cbbe42b59de9
-#   text hash     bd8fd39c2ca9c84c
+#   content hash  a0714a7fdf3c242c
+#   text hash     726fa25904c92e3d
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5a46cbbe42b59de9
-#   text hash     1d5658848df6c315
+#   content hash  a0714a7fdf3c242c
+#   text hash     623d2f1526bee4f6
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b34425ef70817288
-#   text hash     b096ca8a932f12c3
+#   content hash  56c738f62bae1bb6
+#   text hash     3fa65ef9ef0faa46
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

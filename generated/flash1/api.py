@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b34425ef70817288
-#   text hash     29227e34abf72659
+#   content hash  56c738f62bae1bb6
+#   text hash     15fa4ff71ea91381
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

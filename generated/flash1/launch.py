@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b34425ef70817288
-#   text hash     bd02a5a5b23d1f86
+#   content hash  56c738f62bae1bb6
+#   text hash     f2c27162a475717b
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

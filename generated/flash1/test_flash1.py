@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b34425ef70817288
-#   text hash     fe65cdd1b5226bec
+#   content hash  56c738f62bae1bb6
+#   text hash     918b1f59f180bc48
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a5aa59894f2be39b
-#   text hash     82427138ff2f78c8
+#   content hash  d72901a4c3a2bca0
+#   text hash     08be299dc238003e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a5aa59894f2be39b
-#   text hash     16175f635cb37762
+#   content hash  d72901a4c3a2bca0
+#   text hash     92b510b1351149a0
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

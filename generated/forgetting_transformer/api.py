@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4ddb5ad8a86c1ea0
-#   text hash     b9ce4608a8a71de7
+#   content hash  49288e5d000d18cf
+#   text hash     a41d1efaecfb62df
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

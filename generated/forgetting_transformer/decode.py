@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4ddb5ad8a86c1ea0
-#   text hash     6791a22df82ddb66
+#   content hash  49288e5d000d18cf
+#   text hash     3f2758c308d69ec5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

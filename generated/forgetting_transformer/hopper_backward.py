@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4ddb5ad8a86c1ea0
-#   text hash     8bfa409c40c47cd0
+#   content hash  49288e5d000d18cf
+#   text hash     73cdeea2d92ad332
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4ddb5ad8a86c1ea0
-#   text hash     b797ad60493fc053
+#   content hash  49288e5d000d18cf
+#   text hash     d3f985ec3d62bcaf
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4ddb5ad8a86c1ea0
-#   text hash     685f11e96cf08b6c
+#   content hash  49288e5d000d18cf
+#   text hash     f08e632fc8816fa7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7a9b192d4377cce3
-#   text hash     e7e4b2846e83eb63
+#   content hash  52d9e3189fe52688
+#   text hash     e8c93b1778b25a53
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

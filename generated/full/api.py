@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7a9b192d4377cce3
-#   text hash     1de6a7ebfc027b17
+#   content hash  52d9e3189fe52688
+#   text hash     662daef2ecf99e8e
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7a9b192d4377cce3
-#   text hash     c0982d24a7cfe202
+#   content hash  52d9e3189fe52688
+#   text hash     f4b7aa1913f515ae
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7a9b192d4377cce3
-#   text hash     378911243c29d6a0
+#   content hash  52d9e3189fe52688
+#   text hash     d578fdff2f25674d
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7a9b192d4377cce3
-#   text hash     d54898d05ff217f3
+#   content hash  52d9e3189fe52688
+#   text hash     920415083badeaf6
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

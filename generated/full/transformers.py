@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7a9b192d4377cce3
-#   text hash     8b98fe5b00672fbf
+#   content hash  52d9e3189fe52688
+#   text hash     c514ef972099db3d
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  657ecc61e37162a3
-#   text hash     5134e8c02a617eba
+#   content hash  5afde3e1851e72c6
+#   text hash     ba27a2c920a72be9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  657ecc61e37162a3
-#   text hash     2db4e4892f6a5271
+#   content hash  5afde3e1851e72c6
+#   text hash     858bcdb722f6bfe3
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  657ecc61e37162a3
-#   text hash     e0f968027fd62b54
+#   content hash  5afde3e1851e72c6
+#   text hash     eb8f09a3dec100ef
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  657ecc61e37162a3
-#   text hash     6f6ddad22ff1de7a
+#   content hash  5afde3e1851e72c6
+#   text hash     1a1e873998046888
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  965394f4bab96410
-#   text hash     ff9be9e7fba53547
+#   content hash  94dc1495f97ae9ce
+#   text hash     4de0ffe85d680981
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

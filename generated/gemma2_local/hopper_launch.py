@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  965394f4bab96410
-#   text hash     db5d1cabf0713cc3
+#   content hash  94dc1495f97ae9ce
+#   text hash     cd2cd4fa93eb48a7
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  965394f4bab96410
-#   text hash     09a2489489f260e7
+#   content hash  94dc1495f97ae9ce
+#   text hash     1e8e7d1e13b7906c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

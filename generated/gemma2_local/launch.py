@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  965394f4bab96410
-#   text hash     b1206ee01d3870eb
+#   content hash  94dc1495f97ae9ce
+#   text hash     c1864f5c0c30e970
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  965394f4bab96410
-#   text hash     89a8d4e32e289eeb
+#   content hash  94dc1495f97ae9ce
+#   text hash     c49ead3051acfba8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

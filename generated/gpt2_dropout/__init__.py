@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2c54912b7fd7bf80
-#   text hash     1625e198bd8a2b1c
+#   content hash  cd856971b95a74ba
+#   text hash     7c8de1b2c33a9243
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2c54912b7fd7bf80
-#   text hash     2b927e9ee6d3c7ee
+#   content hash  cd856971b95a74ba
+#   text hash     91b168c006e1dcb9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

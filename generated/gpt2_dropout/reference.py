@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2c54912b7fd7bf80
-#   text hash     03df906f494a8445
+#   content hash  cd856971b95a74ba
+#   text hash     d06abb2fa7c03084
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2c54912b7fd7bf80
-#   text hash     5b798aab9dd0a41b
+#   content hash  cd856971b95a74ba
+#   text hash     244706e36a7ef5d8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1a21dc62b234b894
-#   text hash     e80a71936e3225cd
+#   content hash  78b0de5e127ea16d
+#   text hash     23f8535f0e9436f0
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1a21dc62b234b894
-#   text hash     a514ca117f6e6f4a
+#   content hash  78b0de5e127ea16d
+#   text hash     40a08821f4fe8f1d
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1a21dc62b234b894
-#   text hash     4ea37f1d595fe62b
+#   content hash  78b0de5e127ea16d
+#   text hash     55aa47d351bb3545
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

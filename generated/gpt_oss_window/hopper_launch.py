@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  978412d47342e1bf
-#   text hash     61b86eb6817c1387
+#   content hash  0175ef83d058d595
+#   text hash     e9af68dfeb04e89c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  978412d47342e1bf
-#   text hash     b9002d135dcc04b1
+#   content hash  0175ef83d058d595
+#   text hash     a29e3dca5f6108a4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

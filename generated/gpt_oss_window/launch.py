@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  978412d47342e1bf
-#   text hash     a57d176d91321c02
+#   content hash  0175ef83d058d595
+#   text hash     0c20481b6703a2cf
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  978412d47342e1bf
-#   text hash     62c3582deab4a70b
+#   content hash  0175ef83d058d595
+#   text hash     b27ce981c94b71e0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

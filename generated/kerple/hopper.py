@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ebbaf0edc225a318
-#   text hash     23ebd83287b78a0d
+#   content hash  17917a42c1d1c69f
+#   text hash     9b3736f345409fdc
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ebbaf0edc225a318
-#   text hash     29c9a2d597bf3ac4
+#   content hash  17917a42c1d1c69f
+#   text hash     3919c0881fcdadd5
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

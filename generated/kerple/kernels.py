@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ebbaf0edc225a318
-#   text hash     ef80a0ee7481d26f
+#   content hash  17917a42c1d1c69f
+#   text hash     11c137ac693158b1
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ebbaf0edc225a318
-#   text hash     3e35031390752b78
+#   content hash  17917a42c1d1c69f
+#   text hash     f36eb46328c4adf3
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ebbaf0edc225a318
-#   text hash     2896f3039db27162
+#   content hash  17917a42c1d1c69f
+#   text hash     d5a45b82dbed57d5
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0905b7ac02f15951
-#   text hash     00585b57c81b472c
+#   content hash  16c5c66fddf19cf9
+#   text hash     0ea3a96cd4db01fa
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0905b7ac02f15951
-#   text hash     12f06583c4fa428c
+#   content hash  16c5c66fddf19cf9
+#   text hash     22dbd53f122e41b8
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

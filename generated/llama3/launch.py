@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0905b7ac02f15951
-#   text hash     2f7dab5bc676afe4
+#   content hash  16c5c66fddf19cf9
+#   text hash     857415ac54ed4aae
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0905b7ac02f15951
-#   text hash     7fc804c267aa16bf
+#   content hash  16c5c66fddf19cf9
+#   text hash     6c791bad7f552309
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

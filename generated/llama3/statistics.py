@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0905b7ac02f15951
-#   text hash     a4b26f10cc691f0f
+#   content hash  16c5c66fddf19cf9
+#   text hash     54ea3a0ec9435e16
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  992358f422102977
-#   text hash     29d4bb6642d12ee9
+#   content hash  e2e6657119e8aa22
+#   text hash     d1729ee40020a139
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  992358f422102977
-#   text hash     2c43bac2ed25308a
+#   content hash  e2e6657119e8aa22
+#   text hash     ccc98d1a332a6e60
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  992358f422102977
-#   text hash     1d9ca2e4475dc2e9
+#   content hash  e2e6657119e8aa22
+#   text hash     14329f65da4a6257
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

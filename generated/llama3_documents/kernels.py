@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  992358f422102977
-#   text hash     7c52079db5c35996
+#   content hash  e2e6657119e8aa22
+#   text hash     d5c8620c2d1f20fd
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  992358f422102977
-#   text hash     b95ff84b48aca6f4
+#   content hash  e2e6657119e8aa22
+#   text hash     d1b8c6bf36e06324
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c0c717e4f582d123
-#   text hash     2bf529bca00004ef
+#   content hash  bd0a477827b675af
+#   text hash     245ee0b0bbc27faa
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -84,12 +84,17 @@ def is_crowd(programs, v):
     return not runtime.INTERPRETED and columns >= CROWD * runtime.multiprocessors(v.device)
 
 
+def scaled_by_head(k_scale):
+    """Whether float8 has one scale for all keys of a head."""
+    return k_scale is not None and k_scale.shape[1] * k_scale.shape[2] == 1
+
+
 def side_by_side(q, k, v, k_scale, rows, block_m, block_n, programs):
     """How many key heads a program reads, and the rows of its tile; no bits hang on it.
 
     Two where many programs would read rows of 64 bytes, which stand side by side: memory is faster by 128 at a time.
     """
-    width, by_key = k.shape[-1], k_scale is not None and k_scale.shape[1] * k_scale.shape[2] > 1
+    width, by_key = k.shape[-1], k_scale is not None and not scaled_by_head(k_scale)
     short = k.element_size() == 1 and q.element_size() == 2 and width == 64 == v.shape[-1] == k.stride(2) == v.stride(2)
     least = PAIRED * (1 if runtime.INTERPRETED else runtime.multiprocessors(q.device))
     if not short or by_key or k.shape[2] % 2 or 2 * rows > FEW or block_n > 32 or programs < least:
@@ -181,9 +186,8 @@ def attend(
             DV=v.shape[-1], PAIRS=cos.shape[1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
             BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q), TURNED=block_m <= FEW,
             SUMS=min(8 * alone[0], block_n // 2) if block_m <= FEW else 8, IN_TWOS=block_m <= FEW and in_twos(q, v),
-            HEADS=heads, BY_HEAD=k_scale is not None and k_scale.shape[1] * k_scale.shape[2] == 1,
-            FAR=max(k.stride(1), v.stride(1)) >= 2**24, OVERLAP=runtime.overlaps(q.device), num_warps=warps,
-            num_stages=stages,
+            KV_HEADS=heads, BY_HEAD=scaled_by_head(k_scale), FAR=max(k.stride(1), v.stride(1)) >= 2**24,
+            OVERLAP=runtime.overlaps(q.device), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(

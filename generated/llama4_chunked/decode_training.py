@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c0c717e4f582d123
-#   text hash     388ce2e0f4a7dad1
+#   content hash  bd0a477827b675af
+#   text hash     3dc7bf394b549ed9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

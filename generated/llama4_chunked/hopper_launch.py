@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c0c717e4f582d123
-#   text hash     a6aaef1e3c8bee33
+#   content hash  bd0a477827b675af
+#   text hash     1273080c00894e69
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c0c717e4f582d123
-#   text hash     35ec8878b2b645e3
+#   content hash  bd0a477827b675af
+#   text hash     41e103edafa0524d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

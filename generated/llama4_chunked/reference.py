@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c0c717e4f582d123
-#   text hash     262283c6af779e7c
+#   content hash  bd0a477827b675af
+#   text hash     a52129fb1d12df20
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

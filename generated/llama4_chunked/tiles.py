@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c0c717e4f582d123
-#   text hash     b4ea3ceeab51d3e2
+#   content hash  bd0a477827b675af
+#   text hash     1f38a0fe44fe34ee
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b06605c655da333d
-#   text hash     19eb88edadf30949
+#   content hash  cd81afc1aee95f9e
+#   text hash     0b516b59b13ede3e
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b06605c655da333d
-#   text hash     6baf70aca9699264
+#   content hash  cd81afc1aee95f9e
+#   text hash     6393808374bedebb
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

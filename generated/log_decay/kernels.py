@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b06605c655da333d
-#   text hash     c26c5c45f1aff91a
+#   content hash  cd81afc1aee95f9e
+#   text hash     c9deda67e212099a
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

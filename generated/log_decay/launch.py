@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b06605c655da333d
-#   text hash     aaa256527d3d3d69
+#   content hash  cd81afc1aee95f9e
+#   text hash     9d1d69453743b9d3
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

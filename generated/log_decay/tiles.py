@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b06605c655da333d
-#   text hash     c23b67004c891e76
+#   content hash  cd81afc1aee95f9e
+#   text hash     8b713b80d7e065fd
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c27390dca37d3f73
-#   text hash     dd90a0cf3a83adc4
+#   content hash  faf67e4f0d3558ed
+#   text hash     56a0f45c35cfc085
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c27390dca37d3f73
-#   text hash     a0eed4bd92bedef0
+#   content hash  faf67e4f0d3558ed
+#   text hash     c9b2ad8c96c65405
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c27390dca37d3f73
-#   text hash     553eb7cab880599d
+#   content hash  faf67e4f0d3558ed
+#   text hash     d6ad238bcc0462a1
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

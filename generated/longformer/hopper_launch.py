@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c27390dca37d3f73
-#   text hash     aa97eb326545b51d
+#   content hash  faf67e4f0d3558ed
+#   text hash     6db02101362972e6
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

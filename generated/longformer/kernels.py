@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c27390dca37d3f73
-#   text hash     ce6bed59f0a29acc
+#   content hash  faf67e4f0d3558ed
+#   text hash     154187fcadd15581
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  aeec2c1f8ac98091
-#   text hash     d746c4d974a16b88
+#   content hash  577b35bc89c80946
+#   text hash     43ecd0bc7e5a9cc4
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

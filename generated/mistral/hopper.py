@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  aeec2c1f8ac98091
-#   text hash     e6d2b36629189963
+#   content hash  577b35bc89c80946
+#   text hash     3b4fae4c2c6582c4
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  aeec2c1f8ac98091
-#   text hash     5e37bd34f5d65984
+#   content hash  577b35bc89c80946
+#   text hash     945cc04f5ae117a8
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

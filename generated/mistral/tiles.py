@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  aeec2c1f8ac98091
-#   text hash     cad287b920d35708
+#   content hash  577b35bc89c80946
+#   text hash     d6fa3efdba2254a2
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

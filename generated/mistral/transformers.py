@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  aeec2c1f8ac98091
-#   text hash     4607d3cb9283e2bf
+#   content hash  577b35bc89c80946
+#   text hash     b5a0e4bf5005a654
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

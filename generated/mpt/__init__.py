@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1a6e67bfd0e69496
-#   text hash     7fbdf8fc42e568ba
+#   content hash  94a8f49885bce8ea
+#   text hash     46c55e67e29b1084
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1a6e67bfd0e69496
-#   text hash     ce8ef03d59f0c205
+#   content hash  94a8f49885bce8ea
+#   text hash     c69a26dd47d7c00f
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1a6e67bfd0e69496
-#   text hash     12d24c1cd94e61ad
+#   content hash  94a8f49885bce8ea
+#   text hash     f6dacf03e99f81de
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

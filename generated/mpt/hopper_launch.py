@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1a6e67bfd0e69496
-#   text hash     d544475302e5a0f5
+#   content hash  94a8f49885bce8ea
+#   text hash     e9db4a1bbfcdecff
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1a6e67bfd0e69496
-#   text hash     7360fba68e13556c
+#   content hash  94a8f49885bce8ea
+#   text hash     c34de378cf1d0a50
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

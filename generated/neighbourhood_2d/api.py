@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  286eae08b5afa39e
-#   text hash     4a45756941cd16b7
+#   content hash  53630e46cc3de3d8
+#   text hash     4c9cce3c91353687
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  286eae08b5afa39e
-#   text hash     d004fd0b3d7de202
+#   content hash  53630e46cc3de3d8
+#   text hash     e3e823a5f6f3ac09
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  286eae08b5afa39e
-#   text hash     59e6657c3d3fc53f
+#   content hash  53630e46cc3de3d8
+#   text hash     3d1394951ccf2743
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  286eae08b5afa39e
-#   text hash     84958d4dea95e212
+#   content hash  53630e46cc3de3d8
+#   text hash     ceef162d7d29d1f7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  286eae08b5afa39e
-#   text hash     796a115222059f6e
+#   content hash  53630e46cc3de3d8
+#   text hash     2771318cc9f0504f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e96c43d43cd2047b
-#   text hash     aa2bde951a4c6164
+#   content hash  9a6cdabca161dd08
+#   text hash     f7ba02d8ce1123f9
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

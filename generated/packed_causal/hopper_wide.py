@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e96c43d43cd2047b
-#   text hash     02aae72223287077
+#   content hash  9a6cdabca161dd08
+#   text hash     0d7c623381b4d181
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

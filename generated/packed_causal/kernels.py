@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e96c43d43cd2047b
-#   text hash     ac957d290d00a746
+#   content hash  9a6cdabca161dd08
+#   text hash     8ba3c585838bdcb5
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e96c43d43cd2047b
-#   text hash     a072728f6b292f50
+#   content hash  9a6cdabca161dd08
+#   text hash     08d00cc9838682a6
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

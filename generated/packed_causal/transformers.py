@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e96c43d43cd2047b
-#   text hash     ecf0c1a434826d19
+#   content hash  9a6cdabca161dd08
+#   text hash     958f8b483be3232e
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

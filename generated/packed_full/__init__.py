@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  540e532d6c104c35
-#   text hash     e615b1d577a00a25
+#   content hash  88fac092550410f7
+#   text hash     109dc82ae5b198ab
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  540e532d6c104c35
-#   text hash     c025a421499a4d13
+#   content hash  88fac092550410f7
+#   text hash     939458c6da285b22
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  540e532d6c104c35
-#   text hash     f8e6508641bb24ba
+#   content hash  88fac092550410f7
+#   text hash     d5cda653aea34fb5
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  540e532d6c104c35
-#   text hash     d8629317af25b197
+#   content hash  88fac092550410f7
+#   text hash     a203a0fbe61db24e
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  540e532d6c104c35
-#   text hash     25f096b826d2a374
+#   content hash  88fac092550410f7
+#   text hash     9df332b7e96a5593
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

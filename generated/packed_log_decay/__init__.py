@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1fb39adebf854aa7
-#   text hash     3d1924a4f5418019
+#   content hash  fae12efe73ecd6cc
+#   text hash     711b18e40e580e11
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

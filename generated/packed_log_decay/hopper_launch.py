@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1fb39adebf854aa7
-#   text hash     7ed1c01bd7197294
+#   content hash  fae12efe73ecd6cc
+#   text hash     c628f15577aa5ecf
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

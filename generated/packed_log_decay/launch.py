@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1fb39adebf854aa7
-#   text hash     11845263f30e0cbe
+#   content hash  fae12efe73ecd6cc
+#   text hash     5f584a4f245c90d2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

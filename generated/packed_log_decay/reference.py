@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1fb39adebf854aa7
-#   text hash     4fe2143b527145f0
+#   content hash  fae12efe73ecd6cc
+#   text hash     71a76c3adb31a90e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

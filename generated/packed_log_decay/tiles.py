@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1fb39adebf854aa7
-#   text hash     9655b0709349c71b
+#   content hash  fae12efe73ecd6cc
+#   text hash     894850218b9c75ae
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

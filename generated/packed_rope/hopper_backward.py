@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  418aaa84b95f31b5
-#   text hash     d7dcd88221f38bd8
+#   content hash  daeb95b1a34e3db2
+#   text hash     8d3b59350fdea065
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  418aaa84b95f31b5
-#   text hash     cc307f6c1af7cfca
+#   content hash  daeb95b1a34e3db2
+#   text hash     15409bd88ee07447
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  418aaa84b95f31b5
-#   text hash     6d7dc9aaf4007e98
+#   content hash  daeb95b1a34e3db2
+#   text hash     536cb53e89b00136
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

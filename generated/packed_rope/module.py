@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  418aaa84b95f31b5
-#   text hash     b044f43168dd467d
+#   content hash  daeb95b1a34e3db2
+#   text hash     69a1ba0eb13e84af
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  418aaa84b95f31b5
-#   text hash     db098a54039f345a
+#   content hash  daeb95b1a34e3db2
+#   text hash     70f4b3effee9ac29
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ec363c6587ce96d3
-#   text hash     51a7f0c323312de6
+#   content hash  32ba58eadb650e74
+#   text hash     1def5ffa36193df1
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

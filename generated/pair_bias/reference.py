@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ec363c6587ce96d3
-#   text hash     154167cc63756be4
+#   content hash  32ba58eadb650e74
+#   text hash     363eb49de005b02c
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ec363c6587ce96d3
-#   text hash     7e6ac545403218de
+#   content hash  32ba58eadb650e74
+#   text hash     05009d56e5c09c2f
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ec363c6587ce96d3
-#   text hash     fded2cb107c2230a
+#   content hash  32ba58eadb650e74
+#   text hash     9721ec5b84e35f81
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

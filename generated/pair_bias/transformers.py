@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ec363c6587ce96d3
-#   text hash     32a30f2a1dd1ab86
+#   content hash  32ba58eadb650e74
+#   text hash     fb1afd0a819dadb8
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f63393852258dffe
-#   text hash     186f8052f921f431
+#   content hash  902e5483a1581d6d
+#   text hash     3092104a72fa234f
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f63393852258dffe
-#   text hash     86f12328232b5e25
+#   content hash  902e5483a1581d6d
+#   text hash     01bdf4fae16df7e3
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

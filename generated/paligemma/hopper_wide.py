@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f63393852258dffe
-#   text hash     ff23952f9a1b1913
+#   content hash  902e5483a1581d6d
+#   text hash     8247cd181ed04068
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

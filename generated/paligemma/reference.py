@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f63393852258dffe
-#   text hash     b7a73669dd9d9dd2
+#   content hash  902e5483a1581d6d
+#   text hash     ed0d8eec8d7f8f65
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f63393852258dffe
-#   text hash     e01f1b6846ed3e51
+#   content hash  902e5483a1581d6d
+#   text hash     3b2f610efa988f72
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9568432d8e8db690
-#   text hash     c20c30556d30820b
+#   content hash  15ca07e067873a48
+#   text hash     322512e5eef1f620
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9568432d8e8db690
-#   text hash     310caf9ea81a7ce3
+#   content hash  15ca07e067873a48
+#   text hash     28fd31ff20724f8d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9568432d8e8db690
-#   text hash     79352eb90157f1e3
+#   content hash  15ca07e067873a48
+#   text hash     59c5fbbe86f05eef
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9568432d8e8db690
-#   text hash     49fc3d677257830c
+#   content hash  15ca07e067873a48
+#   text hash     09d78de2cf428b58
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  10d8d02b2b80a8f9
-#   text hash     604998fb23ab80f1
+#   content hash  b0314987b1fb4fa0
+#   text hash     4e1123cd712de636
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  10d8d02b2b80a8f9
-#   text hash     b26d91807fe404c4
+#   content hash  b0314987b1fb4fa0
+#   text hash     6b47b426ee070f9c
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  10d8d02b2b80a8f9
-#   text hash     13c69172314b94ad
+#   content hash  b0314987b1fb4fa0
+#   text hash     be4454529b2782a9
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  10d8d02b2b80a8f9
-#   text hash     67b26ac93697e479
+#   content hash  b0314987b1fb4fa0
+#   text hash     cf2b0a3c9f40afbb
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  10d8d02b2b80a8f9
-#   text hash     83142749147e7b86
+#   content hash  b0314987b1fb4fa0
+#   text hash     a1eff87f93f1e7db
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

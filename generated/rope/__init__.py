@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  66d7213a48d58460
-#   text hash     b53b80391f54302f
+#   content hash  c905903681cdd37d
+#   text hash     3854190acacdd033
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

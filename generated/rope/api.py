@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  66d7213a48d58460
-#   text hash     4e942ed8f6aee891
+#   content hash  c905903681cdd37d
+#   text hash     7fa5586422160be1
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  66d7213a48d58460
-#   text hash     39e0b61dfab5e212
+#   content hash  c905903681cdd37d
+#   text hash     fa69c7e052ac2973
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

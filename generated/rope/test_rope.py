@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  66d7213a48d58460
-#   text hash     917b7db59df904ec
+#   content hash  c905903681cdd37d
+#   text hash     ddf52cdc048d683c
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  66d7213a48d58460
-#   text hash     b81547cf67538a57
+#   content hash  c905903681cdd37d
+#   text hash     e7413d90faadde6f
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3eb6c82d36bb706b
-#   text hash     42319e53063c7d70
+#   content hash  8a6c677dc0eb90f2
+#   text hash     6012fdeea789593b
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

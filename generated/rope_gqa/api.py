@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3eb6c82d36bb706b
-#   text hash     7428deb17a4b0094
+#   content hash  8a6c677dc0eb90f2
+#   text hash     7b533dcaaf85559b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

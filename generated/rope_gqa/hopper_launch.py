@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3eb6c82d36bb706b
-#   text hash     7cab67990fa6dd98
+#   content hash  8a6c677dc0eb90f2
+#   text hash     1409407fbee0b55a
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

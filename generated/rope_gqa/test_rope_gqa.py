@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3eb6c82d36bb706b
-#   text hash     f93a5bd1db86b854
+#   content hash  8a6c677dc0eb90f2
+#   text hash     0f8ed54d459dcddb
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

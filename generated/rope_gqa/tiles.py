@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3eb6c82d36bb706b
-#   text hash     0a02217b18ce1c4d
+#   content hash  8a6c677dc0eb90f2
+#   text hash     a46b49bb922ed017
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

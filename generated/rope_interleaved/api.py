@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2b98dfa4730262d2
-#   text hash     59186cff5c67719e
+#   content hash  4af19ea3ab7f770b
+#   text hash     d982b6a0d8981d64
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

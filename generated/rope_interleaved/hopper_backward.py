@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2b98dfa4730262d2
-#   text hash     23d9500f1fad5cb9
+#   content hash  4af19ea3ab7f770b
+#   text hash     f603de827cda5075
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2b98dfa4730262d2
-#   text hash     95644d5830b862c5
+#   content hash  4af19ea3ab7f770b
+#   text hash     d29b41c3d7350dbf
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

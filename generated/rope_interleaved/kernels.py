@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2b98dfa4730262d2
-#   text hash     a170712ed583d70d
+#   content hash  4af19ea3ab7f770b
+#   text hash     eb724e2c5d036072
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2b98dfa4730262d2
-#   text hash     11a2cca99fb54ccf
+#   content hash  4af19ea3ab7f770b
+#   text hash     f68b70106a2adf0b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

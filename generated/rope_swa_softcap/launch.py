@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  143079f038208da7
-#   text hash     1513d605b4dc0c2f
+#   content hash  00a5f777345e3b61
+#   text hash     3e7f7335ab9c3618
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

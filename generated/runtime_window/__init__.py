@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4ac56978c1e42449
-#   text hash     1c79a12dd449cbcd
+#   content hash  ad4e8ab9c1aa7a58
+#   text hash     16dc7a5f22a1f752
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

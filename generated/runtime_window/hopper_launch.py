@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4ac56978c1e42449
-#   text hash     4df7baff89fbc050
+#   content hash  ad4e8ab9c1aa7a58
+#   text hash     9026d5488b737128
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

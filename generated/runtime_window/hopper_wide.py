@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4ac56978c1e42449
-#   text hash     0838db4001f81427
+#   content hash  ad4e8ab9c1aa7a58
+#   text hash     3f7db6cd90d924e5
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

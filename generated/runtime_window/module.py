@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4ac56978c1e42449
-#   text hash     7806e3de688d4a37
+#   content hash  ad4e8ab9c1aa7a58
+#   text hash     21f5f0ed27639037
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4ac56978c1e42449
-#   text hash     c92e15ac2f0ddd8b
+#   content hash  ad4e8ab9c1aa7a58
+#   text hash     08ec808a720e9347
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

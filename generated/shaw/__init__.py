@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  99a5af9ad30bb25f
-#   text hash     663f191f850fb90c
+#   content hash  469159e605fa372d
+#   text hash     c83f91749ce6bb9f
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  99a5af9ad30bb25f
-#   text hash     fa7e498898ee68f3
+#   content hash  469159e605fa372d
+#   text hash     7df2cdc516c76423
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

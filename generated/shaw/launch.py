@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  99a5af9ad30bb25f
-#   text hash     1f83538fac2f9389
+#   content hash  469159e605fa372d
+#   text hash     d7eef5f29025b9c7
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

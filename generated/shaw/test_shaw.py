@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  99a5af9ad30bb25f
-#   text hash     00ac1cd20cf69b15
+#   content hash  469159e605fa372d
+#   text hash     21b4cfbb393fd693
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

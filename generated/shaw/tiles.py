@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  99a5af9ad30bb25f
-#   text hash     a268d7c8b7fd1873
+#   content hash  469159e605fa372d
+#   text hash     aa95c4c76089f29c
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e02eb5b1e76663f6
-#   text hash     db331cb0097256b9
+#   content hash  7fef4093067b4a9d
+#   text hash     c07cbd9e34148e46
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e02eb5b1e76663f6
-#   text hash     db4b58a15d41c54a
+#   content hash  7fef4093067b4a9d
+#   text hash     bb52ffedb80fd000
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

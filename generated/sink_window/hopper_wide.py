@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e02eb5b1e76663f6
-#   text hash     a0ffa574e8e928b2
+#   content hash  7fef4093067b4a9d
+#   text hash     f3ded8bf64fe3a50
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e02eb5b1e76663f6
-#   text hash     be3a0819957cbf38
+#   content hash  7fef4093067b4a9d
+#   text hash     96f23fe3df27e29c
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

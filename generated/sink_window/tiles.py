@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e02eb5b1e76663f6
-#   text hash     30aaf73b3f3e994a
+#   content hash  7fef4093067b4a9d
+#   text hash     4eba2918b5c53157
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  424c2494fbab1cfa
-#   text hash     978a6843e8c41fe4
+#   content hash  d41da2af6bd87b8d
+#   text hash     933003db9b5b65e4
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  424c2494fbab1cfa
-#   text hash     c4ef8c43a38e17ab
+#   content hash  d41da2af6bd87b8d
+#   text hash     6c6913a5ee2cd05e
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

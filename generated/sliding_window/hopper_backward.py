@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  424c2494fbab1cfa
-#   text hash     3f756f6a1c174592
+#   content hash  d41da2af6bd87b8d
+#   text hash     7918fca290e86c33
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  424c2494fbab1cfa
-#   text hash     13a1834bfc22cab1
+#   content hash  d41da2af6bd87b8d
+#   text hash     d11b332be34dc37c
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  424c2494fbab1cfa
-#   text hash     cfc7f3229e407c95
+#   content hash  d41da2af6bd87b8d
+#   text hash     141f29a120bb58e1
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e322e9dd2a9bf399
-#   text hash     e7cb7d442cdec7ff
+#   content hash  a0d424286b65429b
+#   text hash     59a34636bc282e1d
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

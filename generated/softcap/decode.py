@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e322e9dd2a9bf399
-#   text hash     5d2a7aacd6cd78e3
+#   content hash  a0d424286b65429b
+#   text hash     57d859bf08ec2a7c
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e322e9dd2a9bf399
-#   text hash     8cb00dd6b094a462
+#   content hash  a0d424286b65429b
+#   text hash     d0e2329731f86b58
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

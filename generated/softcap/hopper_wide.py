@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e322e9dd2a9bf399
-#   text hash     32a490ab8781aec5
+#   content hash  a0d424286b65429b
+#   text hash     8c868d54bd539f4f
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e322e9dd2a9bf399
-#   text hash     d86d250651e9dc2c
+#   content hash  a0d424286b65429b
+#   text hash     250c56411049af00
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b8ef5254872c7ab4
-#   text hash     0d1559a28e19ccc2
+#   content hash  20c8953a12891508
+#   text hash     2ecfa8eef93aa8ac
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -72,7 +72,7 @@ Symbols
     TURNED               whether the rows of a tile stand as columns in products, as few do
     SUMS                 partial sums of each row's weights
     IN_TWOS              whether float8 values are read two columns at a time
-    HEADS, QUERIES       key heads that a program reads, and query heads that read them
+    KV_HEADS, QUERIES    key heads that a program reads, and query heads that read them
     own                  which of a program's key heads a row reads
     BY_HEAD              whether float8 has one scale for all keys of a head
     FAR                  whether rows of a tile may stand 2**31 numbers apart
@@ -240,17 +240,17 @@ def find_rows(ptr, page, slot, key, stride_page, stride_token, APART: tl.constex
 
 
 @triton.jit
-def apart(rows, own, HEADS: tl.constexpr):
-    """The rows, HEADS times as wide: 0 but in the columns of the head that is their own."""
-    there = (own[:, None] == tl.arange(0, HEADS)[None, :])[:, :, None]
-    return tl.where(there, rows[:, None, :], 0.0).to(rows.dtype).reshape([rows.shape[0], HEADS * rows.shape[1]])
+def apart(rows, own, KV_HEADS: tl.constexpr):
+    """The rows, KV_HEADS times as wide: 0 but in the columns of the head that is their own."""
+    there = (own[:, None] == tl.arange(0, KV_HEADS)[None, :])[:, :, None]
+    return tl.where(there, rows[:, None, :], 0.0).to(rows.dtype).reshape([rows.shape[0], KV_HEADS * rows.shape[1]])
 
 
 @triton.jit
-def own_columns(rows, own, HEADS: tl.constexpr):
-    """Of rows that are HEADS times as wide the columns of the head that is their own."""
-    there = (own[:, None] == tl.arange(0, HEADS)[None, :])[:, :, None]
-    return tl.sum(tl.where(there, rows.reshape([rows.shape[0], HEADS, rows.shape[1] // HEADS]), 0.0), 1)
+def own_columns(rows, own, KV_HEADS: tl.constexpr):
+    """Of rows that are KV_HEADS times as wide the columns of the head that is their own."""
+    there = (own[:, None] == tl.arange(0, KV_HEADS)[None, :])[:, :, None]
+    return tl.sum(tl.where(there, rows.reshape([rows.shape[0], KV_HEADS, rows.shape[1] // KV_HEADS]), 0.0), 1)
 
 
 @triton.jit
@@ -313,8 +313,8 @@ def by_chunk(x, CHUNKS: tl.constexpr):
 def attend(
     acc, m, l, page, q_tile, k_start, q_unit, pages_ptr, k_scale_ptr, v_scale_ptr, keys, terms,
     PAGE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr, IN_TWOS: tl.constexpr,
-    HEADS: tl.constexpr, FAR: tl.constexpr, TURNED: tl.constexpr, mixed
+    BLOCK_DV: tl.constexpr, KV_HEADS: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr,
+    IN_TWOS: tl.constexpr, FAR: tl.constexpr, TURNED: tl.constexpr, mixed
 ):  # fmt: skip
     """Update the running softmax (acc, m, l) with those of a tile of keys that stand in [lo, hi); `page` moves on."""
     (
@@ -343,7 +343,7 @@ def attend(
         # a tile ahead: keys do not wait for the numbers of their pages
         page = find_tile(pages_ptr, k_start + BLOCK_N, lo, hi, BLOCK_N, PAGE)
     # [BLOCK_N, BLOCK_D]
-    k_tile = load_places(k_ptr, k_place, there, D * HEADS, BLOCK_D * HEADS).to(q_tile.dtype)
+    k_tile = load_places(k_ptr, k_place, there, D * KV_HEADS, BLOCK_D * KV_HEADS).to(q_tile.dtype)
     score = multiply(q_tile, k_tile, PRECISION, TURNED) * (scale / 50.0)  # [BLOCK_M, BLOCK_N]
     if k_scale_ptr is not None:
         k_scale_place = k_page * k_scale_stride_page + k_slot.to(tl.int64) * k_scale_stride_token
@@ -353,9 +353,9 @@ def attend(
     score = tanh(score)  # softcap
     # [BLOCK_N, BLOCK_DV], or where TURNED [BLOCK_DV, BLOCK_N]
     if IN_TWOS:
-        v_tile = load_twos(v_ptr, v_place, there, DV * HEADS, BLOCK_DV * HEADS)
+        v_tile = load_twos(v_ptr, v_place, there, DV * KV_HEADS, BLOCK_DV * KV_HEADS)
     else:
-        v_tile = load_places(v_ptr, v_place, there, DV * HEADS, BLOCK_DV * HEADS, TURNED).to(q_tile.dtype)
+        v_tile = load_places(v_ptr, v_place, there, DV * KV_HEADS, BLOCK_DV * KV_HEADS, TURNED).to(q_tile.dtype)
     score = score * (50.0 * LOG2E)
     if mixed:
         keep = inside[None, :]
@@ -400,14 +400,14 @@ def attend_split(
     v_scale_stride_token, v_scale_stride_head, pages_stride_sequence, k_places, tokens, longest, Hq, splits,
     split_size, GROUP: tl.constexpr, PAGE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
-    TURNED: tl.constexpr, SUMS: tl.constexpr, IN_TWOS: tl.constexpr, HEADS: tl.constexpr, BY_HEAD: tl.constexpr,
-    FAR: tl.constexpr, OVERLAP: tl.constexpr
+    TURNED: tl.constexpr, SUMS: tl.constexpr, IN_TWOS: tl.constexpr, KV_HEADS: tl.constexpr,
+    BY_HEAD: tl.constexpr, FAR: tl.constexpr, OVERLAP: tl.constexpr
 ):  # fmt: skip
     """Store what a split of the keys of one head gives to a tile of rows: its part of out, and of the LSE."""
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()
-    QUERIES: tl.constexpr = GROUP * HEADS
+    QUERIES: tl.constexpr = GROUP * KV_HEADS
     tiles, b = tl.cdiv(longest * QUERIES, BLOCK_M), tl.program_id(1)
     tile, rest = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     slot, kv_h = rest % splits, rest // splits
@@ -422,13 +422,13 @@ def attend_split(
     split_begin = nth_of(slot, tl.cdiv(first_keys, split_size), first_split) * split_size
     if (tile * BLOCK_M >= count) | (split_begin >= k_len):
         return
-    k_ptr += (kv_h * HEADS).to(tl.int64) * k_stride_head
-    v_ptr += (kv_h * HEADS).to(tl.int64) * v_stride_head
+    k_ptr += (kv_h * KV_HEADS).to(tl.int64) * k_stride_head
+    v_ptr += (kv_h * KV_HEADS).to(tl.int64) * v_stride_head
     if pages_ptr is not None:
         pages_ptr += b.to(tl.int64) * pages_stride_sequence
     if k_scale_ptr is not None:
-        k_scale_ptr += b.to(tl.int64) * k_scale_stride_sequence + (kv_h * HEADS).to(tl.int64) * k_scale_stride_head
-        v_scale_ptr += b.to(tl.int64) * v_scale_stride_sequence + (kv_h * HEADS).to(tl.int64) * v_scale_stride_head
+        k_scale_ptr += b.to(tl.int64) * k_scale_stride_sequence + (kv_h * KV_HEADS).to(tl.int64) * k_scale_stride_head
+        v_scale_ptr += b.to(tl.int64) * v_scale_stride_sequence + (kv_h * KV_HEADS).to(tl.int64) * v_scale_stride_head
     q_begin = k_len - q_len
     # [BLOCK_M]
     place = tile * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -447,9 +447,9 @@ def attend_split(
     if (k_ptr.dtype.element_ty.primitive_bitwidth == 8) & (q_ptr.dtype.element_ty == tl.bfloat16):
         q_unit = row_units(q_tile)
         q_tile = in_units(q_tile, q_unit)
-    if HEADS > 1:
-        # [BLOCK_M, HEADS * BLOCK_D]
-        q_tile = apart(q_tile, own, HEADS)
+    if KV_HEADS > 1:
+        # [BLOCK_M, KV_HEADS * BLOCK_D]
+        q_tile = apart(q_tile, own, KV_HEADS)
     v_scale = 1.0
     if BY_HEAD:
         # scales that all keys share are factors of rows, and of their result
@@ -458,7 +458,7 @@ def attend_split(
         q_unit = unit * (tl.full([BLOCK_M], 1.0, tl.float32) if q_unit is None else q_unit)
         k_scale_ptr, v_scale_ptr = None, None
     # [BLOCK_M, BLOCK_DV]
-    acc = tl.zeros([BLOCK_M, BLOCK_DV * HEADS], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_DV * KV_HEADS], tl.float32)
     # [BLOCK_M]
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     # [BLOCK_M, SUMS]
@@ -478,15 +478,15 @@ def attend_split(
         mixed = (k_start < full_lo) | (k_start + BLOCK_N > full_hi)
         acc, m, l, page = attend(
             acc, m, l, page, q_tile, k_start, q_unit, pages_ptr, k_scale_ptr, v_scale_ptr, keys, terms, PAGE, D,
-            DV, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, SUMS, IN_TWOS, HEADS, FAR, TURNED, mixed=mixed
+            DV, BLOCK_N, BLOCK_D, BLOCK_DV, KV_HEADS, PRECISION, SUMS, IN_TWOS, FAR, TURNED, mixed=mixed
         )  # fmt: skip
 
     # by pairs, whatever the warps
     l = sum_pairs(l.reshape([BLOCK_M * SUMS, 1]), BLOCK_M).reshape([BLOCK_M])
     # rows to which the split shows nothing: the LSE alone tells
     lse = tl.where(l == 0, float("-inf"), m + tl.log2(l))
-    if HEADS > 1:
-        acc = own_columns(acc, own, HEADS)
+    if KV_HEADS > 1:
+        acc = own_columns(acc, own, KV_HEADS)
     part = ((token + row).to(tl.int64) * Hq + h) * splits + slot
     tl.store(parts_ptr + tl.cast(tokens, tl.int64) * Hq * splits * DV + part, lse, mask=place < count)
     column, shares = tl.arange(0, BLOCK_DV), v_scale / tl.where(l == 0, 1.0, l)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b8ef5254872c7ab4
-#   text hash     657e016730ac67b2
+#   content hash  20c8953a12891508
+#   text hash     ef160b469b1167a1
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

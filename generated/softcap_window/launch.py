@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b8ef5254872c7ab4
-#   text hash     9e410cbffc31a554
+#   content hash  20c8953a12891508
+#   text hash     c53b86501d5d7258
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b8ef5254872c7ab4
-#   text hash     b16b109c8fc4213e
+#   content hash  20c8953a12891508
+#   text hash     29f6c115a98b32a0
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  394f265451c1395b
-#   text hash     bcbadb04d30c7028
+#   content hash  893daa4ad766fc93
+#   text hash     45f76118a23f3edc
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  394f265451c1395b
-#   text hash     57cef3656e37a5f7
+#   content hash  893daa4ad766fc93
+#   text hash     ceb32a3b16f705e5
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  394f265451c1395b
-#   text hash     7da40227d561a551
+#   content hash  893daa4ad766fc93
+#   text hash     96240b130c148471
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

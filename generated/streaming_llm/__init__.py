@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0c25da99fc2e4cc1
-#   text hash     a7bbd309c0d723cc
+#   content hash  8b47efb06fbeaeae
+#   text hash     d0a754c5a6e89c15
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0c25da99fc2e4cc1
-#   text hash     acefec92640d726f
+#   content hash  8b47efb06fbeaeae
+#   text hash     5f388589bda05005
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

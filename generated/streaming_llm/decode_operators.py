@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0c25da99fc2e4cc1
-#   text hash     1780a46868fd2cc3
+#   content hash  8b47efb06fbeaeae
+#   text hash     7955b79e22d699f0
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

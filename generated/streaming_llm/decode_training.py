@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0c25da99fc2e4cc1
-#   text hash     a9e0c0bcaef1b891
+#   content hash  8b47efb06fbeaeae
+#   text hash     b1347a1f820b4c6c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

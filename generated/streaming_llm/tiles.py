@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0c25da99fc2e4cc1
-#   text hash     4c852c691b6fe90c
+#   content hash  8b47efb06fbeaeae
+#   text hash     dbd034625917b235
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7b942ee172f1ac29
-#   text hash     3b3e42084d4156e1
+#   content hash  748553e8633a6015
+#   text hash     435e64091eb26891
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7b942ee172f1ac29
-#   text hash     25d78c74e16f9261
+#   content hash  748553e8633a6015
+#   text hash     0c3b75dfdce9349d
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

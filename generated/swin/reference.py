@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7b942ee172f1ac29
-#   text hash     212e241273218638
+#   content hash  748553e8633a6015
+#   text hash     40be45c72982fd04
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7b942ee172f1ac29
-#   text hash     1d63fa287e3341b3
+#   content hash  748553e8633a6015
+#   text hash     8116742d58c1a4c3
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f12a67c72cb96a0a
-#   text hash     3c3ab23a7bda4087
+#   content hash  d7facf7483e62538
+#   text hash     4fa344a6bea8f835
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f12a67c72cb96a0a
-#   text hash     bb6942aa95078de1
+#   content hash  d7facf7483e62538
+#   text hash     cb0dd98c30b39037
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

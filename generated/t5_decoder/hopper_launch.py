@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f12a67c72cb96a0a
-#   text hash     c8957cb005ea1bf4
+#   content hash  d7facf7483e62538
+#   text hash     1e16e4b82d72c767
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f12a67c72cb96a0a
-#   text hash     4e1a48ab602117e3
+#   content hash  d7facf7483e62538
+#   text hash     b7dfbaadfdf9fd65
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f12a67c72cb96a0a
-#   text hash     f3f3f46ab796b983
+#   content hash  d7facf7483e62538
+#   text hash     12f7ff114738aefd
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

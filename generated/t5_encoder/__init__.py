@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  adcd5d9ab16f3848
-#   text hash     20616fe37ab3ffee
+#   content hash  df390b960512cdff
+#   text hash     a746218bcb0a116f
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

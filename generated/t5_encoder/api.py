@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  adcd5d9ab16f3848
-#   text hash     213ea49ed2c090c3
+#   content hash  df390b960512cdff
+#   text hash     ed28fe84d0c4e6b3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

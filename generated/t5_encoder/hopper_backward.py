@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  adcd5d9ab16f3848
-#   text hash     c35c135732e69f29
+#   content hash  df390b960512cdff
+#   text hash     f80c51602e6609b7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  adcd5d9ab16f3848
-#   text hash     7e64c4921358c6b5
+#   content hash  df390b960512cdff
+#   text hash     bb42055b45405688
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d133e64c1db57289
-#   text hash     fbbc5a227a093ad9
+#   content hash  c3df45534382da70
+#   text hash     560568c4ee751b41
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d133e64c1db57289
-#   text hash     8f973ea37dae224a
+#   content hash  c3df45534382da70
+#   text hash     dd97becc9fb611bf
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d133e64c1db57289
-#   text hash     2ee3573c6fa625e9
+#   content hash  c3df45534382da70
+#   text hash     e1a6cd32c0f69f3c
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

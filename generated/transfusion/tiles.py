@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d133e64c1db57289
-#   text hash     e70bb04ad1140548
+#   content hash  c3df45534382da70
+#   text hash     78ac879523e15b01
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

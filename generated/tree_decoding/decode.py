@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  238cb9ecb4fcc323
-#   text hash     84224ae44ef3ebaa
+#   content hash  39b24ade8d6fe6dd
+#   text hash     060cc6ec8976c220
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  238cb9ecb4fcc323
-#   text hash     453edf299cfef2a1
+#   content hash  39b24ade8d6fe6dd
+#   text hash     0f3cd002ecb7cfd5
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  238cb9ecb4fcc323
-#   text hash     cdda9be0efa536fa
+#   content hash  39b24ade8d6fe6dd
+#   text hash     5d5b8860d51ae5e2
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

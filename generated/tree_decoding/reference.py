@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  238cb9ecb4fcc323
-#   text hash     97f7940f379f03ce
+#   content hash  39b24ade8d6fe6dd
+#   text hash     cc0b36be937a3025
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -68,7 +68,7 @@ cases = unformatted.launches(folder / "some.yaml", folder, int(sys.argv[2]), "bf
 types = dict.fromkeys(("k_ptr", "v_ptr"), "*fp8e4nv") | dict.fromkeys(("k_scale_ptr", "v_scale_ptr"), "*fp32")
 constants = {name: x for name, x in case.constants.items() if name not in types}
 kinds = [{"IN_TWOS": False}, {"IN_TWOS": True}]
-kinds += [{"IN_TWOS": True, "HEADS": 2, "BLOCK_M": rows, "BLOCK_N": 32, "SUMS": 16} for rows in (8, 16)]
+kinds += [{"IN_TWOS": True, "KV_HEADS": 2, "BLOCK_M": rows, "BLOCK_N": 32, "SUMS": 16} for rows in (8, 16)]
 for kind in kinds if sys.argv[2] == "64" else kinds[:2]:
     given = {**constants, "BY_HEAD": True, **kind}
     made, log = compile.compiled(case._replace(signature=case.signature | types, constants=given), target)

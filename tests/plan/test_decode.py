@@ -786,9 +786,14 @@ def test_a_head_may_be_read_beside_another(
     cache.k, cache.v = (torch.randn(x.shape).to(torch.float8_e4m3fn) for x in (cache.k, cache.v))
     shape = {"one": (), "heads": (4,), "sequences": (3, 4)}[form]
     given = {f"{x}_scale": torch.rand(shape) for x in "kv"} | {"return_lse": True, **cache.pages()}
-    found, chosen = [], list[int]()
-    choose = launch.side_by_side
-    monkeypatch.setattr(launch, "side_by_side", lambda *taken: (chosen.append(choose(*taken)[0]), choose(*taken))[1])
+    found, chosen, choose = [], list[int](), launch.side_by_side
+
+    def noted(*taken: Any) -> tuple[int, int]:
+        heads, block_m = choose(*taken)
+        chosen.append(heads)
+        return heads, block_m
+
+    monkeypatch.setattr(launch, "side_by_side", noted)
     for least in (0, 2**30):
         monkeypatch.setattr(launch, "PAIRED", least)
         forget(module)

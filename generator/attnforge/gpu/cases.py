@@ -203,7 +203,7 @@ def _case(kernel: Kernel, function: Any, planned: Plan, dims: tuple[int, int], d
     known |= {
         "TURNED": turned,
         "IN_TWOS": False,
-        "HEADS": 1,
+        "KV_HEADS": 1,
         "SUMS": min(8 * tile.num_warps, tile.block_n // 2 if turned else tile.block_n) if few else 8,
         "BY_HEAD": False,
         "FAR": False,

@@ -8,7 +8,7 @@ from . import positions
 from .parameters import Function, Parameter, jitted
 from .statements import Block, Branch, Statement
 
-_SEVERAL = "HEADS > 1"
+_SEVERAL = "KV_HEADS > 1"
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Heads:
     @property
     def constants(self) -> tuple[Parameter, ...]:
         """How many there are."""
-        return (Parameter("HEADS", "constexpr", "heads"),) if self.several else ()
+        return (Parameter("KV_HEADS", "constexpr", "heads"),) if self.several else ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -35,8 +35,9 @@ class Heads:
     @property
     def grid(self) -> str:
         """The host's text of how many programs a split of one sequence has."""
-        rows, heads = ("rows * heads", "k.shape[2] // heads") if self.several else ("rows", "k.shape[2]")
-        return f"runtime.cdiv({rows}, block_m) * {'(' + heads + ')' if self.several else heads}"
+        if not self.several:
+            return "runtime.cdiv(rows, block_m) * k.shape[2]"
+        return "runtime.cdiv(rows * heads, block_m) * (k.shape[2] // heads)"
 
     @property
     def texts(self) -> dict[str, str]:
@@ -44,12 +45,12 @@ class Heads:
         if not self.several:
             return {"queries": "GROUP", "first": "kv_h", "wider": "", "k_own": "", "v_own": ""}
         own = {f"{x}_own": f" + own * {x}_scale_stride_head" for x in "kv"}
-        return {"queries": "QUERIES", "first": "(kv_h * HEADS)", "wider": " * HEADS", **own}
+        return {"queries": "QUERIES", "first": "(kv_h * KV_HEADS)", "wider": " * KV_HEADS", **own}
 
     @property
     def counted(self) -> tuple[Statement, ...]:
         """The statement that counts the query heads of a program."""
-        return (Statement("QUERIES: tl.constexpr", "GROUP * HEADS"),) if self.several else ()
+        return (Statement("QUERIES: tl.constexpr", "GROUP * KV_HEADS"),) if self.several else ()
 
     @property
     def rows(self) -> tuple[Statement, ...]:
@@ -60,13 +61,13 @@ class Heads:
     @property
     def apart(self) -> tuple[Block, ...]:
         """The statement that makes rows of queries as wide as those of keys."""
-        wide = Statement("q_tile", "apart(q_tile, own, HEADS)", shape="[BLOCK_M, HEADS * BLOCK_D]")
+        wide = Statement("q_tile", "apart(q_tile, own, KV_HEADS)", shape="[BLOCK_M, KV_HEADS * BLOCK_D]")
         return (Branch(_SEVERAL, (wide,)),) if self.several else ()
 
     @property
     def narrowed(self) -> tuple[Block, ...]:
         """The statement that keeps a row's own columns of its result."""
-        return (Branch(_SEVERAL, (Statement("acc", "own_columns(acc, own, HEADS)"),)),) if self.several else ()
+        return (Branch(_SEVERAL, (Statement("acc", "own_columns(acc, own, KV_HEADS)"),)),) if self.several else ()
 
 
 def rows(heads: str = "GROUP") -> tuple[Statement, ...]:

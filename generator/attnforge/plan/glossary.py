@@ -233,7 +233,7 @@ def _decoding(plan: Plan) -> Iterator[Row]:
     yield "TURNED", "whether the rows of a tile stand as columns in products, as few do"
     yield "SUMS", "partial sums of each row's weights"
     yield "IN_TWOS", "whether float8 values are read two columns at a time"
-    yield "HEADS, QUERIES", "key heads that a program reads, and query heads that read them"
+    yield "KV_HEADS, QUERIES", "key heads that a program reads, and query heads that read them"
     yield "own", "which of a program's key heads a row reads"
     yield "BY_HEAD", "whether float8 has one scale for all keys of a head"
     yield "FAR", "whether rows of a tile may stand 2**31 numbers apart"

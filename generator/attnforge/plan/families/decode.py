@@ -47,7 +47,6 @@ _SIZES = (
     *(Parameter(name, "i32", name, own=True) for name in ("reach", "first_keys")),
 )
 _OVERLAP = Parameter("OVERLAP", "constexpr", "runtime.overlaps(q.device)")
-_BY_HEAD = "k_scale is not None and k_scale.shape[1] * k_scale.shape[2] == 1"
 _COUNTS = {
     "B": "seq_lens.shape[0]",
     "T": "q.shape[0]",
@@ -192,14 +191,9 @@ class Decode:
         walked = ("k_ptr", "v_ptr", "k_begin", "lo", "hi", *(x for x in ("b", "k_len") if x in read), *strides)
         known = {*results, *own, *walked, scale, "k_pos", "inside", "k_page", "k_slot", *targets(loads)}
         words = (scale, *terms.passed(read, known))
-        behind = (
-            *cached_latent.names(self.analysis, "REST", "V_IN_K"),
-            "PRECISION",
-            "SUMS",
-            "IN_TWOS",
-            *self.heads.names,
-        )
-        constants = ("PAGE", "D", "DV", "BLOCK_N", "BLOCK_D", "BLOCK_DV", *behind, "FAR", "TURNED")
+        behind = (*cached_latent.names(self.analysis, "REST", "V_IN_K"), *self.heads.names)
+        sizes = ("PAGE", "D", "DV", "BLOCK_N", "BLOCK_D", "BLOCK_DV", *behind)
+        constants = (*sizes, "PRECISION", "SUMS", "IN_TWOS", "FAR", "TURNED")
         return Step("attend", results, own, (("keys", walked), ("terms", words)), constants, tails=False)
 
     @cached_property
@@ -235,7 +229,7 @@ class Decode:
                 *p.constants("PRECISION"),
                 *cached_latent.constants(self.analysis),
                 *heads.constants,
-                Parameter("BY_HEAD", "constexpr", _BY_HEAD),
+                Parameter("BY_HEAD", "constexpr", "scaled_by_head(k_scale)"),
                 Parameter("FAR", "constexpr", "max(k.stride(1), v.stride(1)) >= 2**24"),
                 _OVERLAP,
             ),

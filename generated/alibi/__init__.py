@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7a09f54b44783fd2
-#   text hash     5bde69723a482865
+#   content hash  d4d01fbf2e09784b
+#   text hash     a7260bc17a9b9af6
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

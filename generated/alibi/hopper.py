@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7a09f54b44783fd2
-#   text hash     38d6ec913032f4b4
+#   content hash  d4d01fbf2e09784b
+#   text hash     0a1bda17b095e7ed
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

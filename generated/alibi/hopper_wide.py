@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7a09f54b44783fd2
-#   text hash     c030a37a4ac3b2cf
+#   content hash  d4d01fbf2e09784b
+#   text hash     978fa87b1d214448
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

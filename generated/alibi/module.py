@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7a09f54b44783fd2
-#   text hash     2d3cb88eb9d8473a
+#   content hash  d4d01fbf2e09784b
+#   text hash     cff58a6ec2023c36
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

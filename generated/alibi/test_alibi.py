@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7a09f54b44783fd2
-#   text hash     63c54a846984963c
+#   content hash  d4d01fbf2e09784b
+#   text hash     58d9586be92bd821
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

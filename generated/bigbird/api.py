@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fdb0c8a2a042047c
-#   text hash     d897a0f7361bb9a2
+#   content hash  29004132546888b0
+#   text hash     0adf0946ef45e6b9
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

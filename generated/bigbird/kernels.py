@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fdb0c8a2a042047c
-#   text hash     cd2090b7e94949f4
+#   content hash  29004132546888b0
+#   text hash     6b5bbaf187c2010e
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

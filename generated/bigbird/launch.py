@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fdb0c8a2a042047c
-#   text hash     2bb63a074f1bab2b
+#   content hash  29004132546888b0
+#   text hash     68c0efc58a51c372
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

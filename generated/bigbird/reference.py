@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fdb0c8a2a042047c
-#   text hash     cc3821e27dc10a55
+#   content hash  29004132546888b0
+#   text hash     f2b73af715e89934
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

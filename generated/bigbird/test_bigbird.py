@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fdb0c8a2a042047c
-#   text hash     0f28b53b196f10eb
+#   content hash  29004132546888b0
+#   text hash     58a21c1089de7489
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

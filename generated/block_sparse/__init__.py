@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  86343b0d7a1c0703
-#   text hash     49042f61cf71d485
+#   content hash  947f98326c75557d
+#   text hash     9d2676b4df7d60e1
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

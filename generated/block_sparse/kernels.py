@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  86343b0d7a1c0703
-#   text hash     9cc56e8451812a2b
+#   content hash  947f98326c75557d
+#   text hash     52c4f46b9ff01b99
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

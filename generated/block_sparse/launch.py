@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  86343b0d7a1c0703
-#   text hash     be436bbc9633eefe
+#   content hash  947f98326c75557d
+#   text hash     43b8755d40ca28f3
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

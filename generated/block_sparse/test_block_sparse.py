@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  86343b0d7a1c0703
-#   text hash     9be3a30f27548b9f
+#   content hash  947f98326c75557d
+#   text hash     3defa4139e365c37
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  86343b0d7a1c0703
-#   text hash     c65bb774204a26a4
+#   content hash  947f98326c75557d
+#   text hash     d80f8c1ad88a251b
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

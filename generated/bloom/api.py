@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ef734842e6471cf9
-#   text hash     5bc8a7be9dc2596c
+#   content hash  1100007b23c63189
+#   text hash     4e306c2ef3930c59
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ef734842e6471cf9
-#   text hash     0f344dc0262b9c97
+#   content hash  1100007b23c63189
+#   text hash     bb9dc94859d97af5
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ef734842e6471cf9
-#   text hash     056de5e889c3bf95
+#   content hash  1100007b23c63189
+#   text hash     8f62f2dec41cd232
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c48b8a37ba5bbb1c
-#   text hash     5d5a04b6489790a2
+#   content hash  a12747fe66911465
+#   text hash     d07b8e9f8b091bde
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

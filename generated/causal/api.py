@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c48b8a37ba5bbb1c
-#   text hash     8942144d391d6f68
+#   content hash  a12747fe66911465
+#   text hash     2968e05e49b182ed
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c48b8a37ba5bbb1c
-#   text hash     f6b968c4ce85df9a
+#   content hash  a12747fe66911465
+#   text hash     01db06a34c666922
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

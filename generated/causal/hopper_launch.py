@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c48b8a37ba5bbb1c
-#   text hash     7d3ef7bf5ab24e3f
+#   content hash  a12747fe66911465
+#   text hash     0f6ec08ab83947c5
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

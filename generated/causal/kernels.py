@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c48b8a37ba5bbb1c
-#   text hash     a919a45bb7943864
+#   content hash  a12747fe66911465
+#   text hash     521a50d916ffe455
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c48b8a37ba5bbb1c
-#   text hash     35c49a2931ce0bf3
+#   content hash  a12747fe66911465
+#   text hash     21885ff18f000d50
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0025da0b74263c22
-#   text hash     032bea04d11d240c
+#   content hash  e44d56b45f1200fe
+#   text hash     7528c644e08bcd2f
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0025da0b74263c22
-#   text hash     421bd7d10e7cdc7f
+#   content hash  e44d56b45f1200fe
+#   text hash     743699d0c55eed4b
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

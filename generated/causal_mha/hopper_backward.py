@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0025da0b74263c22
-#   text hash     d21d5336ed39d5de
+#   content hash  e44d56b45f1200fe
+#   text hash     f07708254197f9f7
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0025da0b74263c22
-#   text hash     45c2216cb88c229a
+#   content hash  e44d56b45f1200fe
+#   text hash     bcedaece9dfbca01
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

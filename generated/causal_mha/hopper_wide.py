@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0025da0b74263c22
-#   text hash     20f9e259691c6331
+#   content hash  e44d56b45f1200fe
+#   text hash     f9a7a37eb3552dbb
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ac40bbccbcd39308
-#   text hash     f02a03b83de3f654
+#   content hash  e6751b5d0d14088b
+#   text hash     525f783214e61979
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

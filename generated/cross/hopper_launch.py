@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ac40bbccbcd39308
-#   text hash     2c250c261e87b46d
+#   content hash  e6751b5d0d14088b
+#   text hash     34394e3dd26685d0
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ac40bbccbcd39308
-#   text hash     fcba1c1fa50f9939
+#   content hash  e6751b5d0d14088b
+#   text hash     dfa9a5f87d0d6e53
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ac40bbccbcd39308
-#   text hash     627c2051825862ee
+#   content hash  e6751b5d0d14088b
+#   text hash     cc2dc941a75abc87
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

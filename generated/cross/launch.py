@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ac40bbccbcd39308
-#   text hash     c5d1ee9766a1c655
+#   content hash  e6751b5d0d14088b
+#   text hash     1286099b27996fd0
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

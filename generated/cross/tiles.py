@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ac40bbccbcd39308
-#   text hash     d26c66d69268b9d8
+#   content hash  e6751b5d0d14088b
+#   text hash     efc2cc5dd755a515
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

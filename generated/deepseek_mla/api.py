@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5fcd39a2f97de22b
-#   text hash     3d90b6e9aa881bd0
+#   content hash  4f3d39f494d354ea
+#   text hash     92ddd512e8ff7489
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

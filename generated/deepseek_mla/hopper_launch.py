@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5fcd39a2f97de22b
-#   text hash     094d58c7d926ddab
+#   content hash  4f3d39f494d354ea
+#   text hash     52a99aea925829bd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

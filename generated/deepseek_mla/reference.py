@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5fcd39a2f97de22b
-#   text hash     95dafed086130cc7
+#   content hash  4f3d39f494d354ea
+#   text hash     e7d054822896f921
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5fcd39a2f97de22b
-#   text hash     171446623f2db6bb
+#   content hash  4f3d39f494d354ea
+#   text hash     beb56561c1f4afeb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5fcd39a2f97de22b
-#   text hash     3361b2bb0661298f
+#   content hash  4f3d39f494d354ea
+#   text hash     1b6486e41f6d4dd7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

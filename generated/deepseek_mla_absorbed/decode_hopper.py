@@ -1,15 +1,16 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  854a4098500feddf
-#   text hash     b59ee1d0ea8180d6
+#   content hash  4556c0275ce5580b
+#   text hash     7746f0fc1baa03ca
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; other names as at its head.
 
 Keys have 576 columns, of which the first 512 are values, too. A program has a tile of BLOCK_M = 64 rows. In it one warp
-loads tiles of BLOCK_N keys, and three workers of four warps each share what is done with a tile:
+loads tiles of BLOCK_N keys, or four of float8, and three workers of four warps each share what is done with a tile:
 
     load_keys     waits until a half of a stage is free, and has the next tile of keys copied into it
+    convert_keys  the same of float8: it loads keys to registers, and stores them as float16, in which all products are then
     score_keys    the product that makes the scores of all rows, and of these their weights
     add_values    two workers, each for 256 columns of values: the product that adds the weighted values of a tile
 
@@ -19,7 +20,8 @@ weights are handed on in turns; beside each stands what the sums of rows shrink 
 
 Copies are boxes of ROWS keys by 64 columns, which stand in one page: PAGE is a multiple of ROWS, unless there is but
 one page. Boxes of keys that no row sees are of page -1, which holds zeros. What comes along with keys that are seen,
-and is outside of [lo, hi), may be anything: scores hide it, and values are cleared.
+and is outside of [lo, hi), may be anything: scores hide it, and values are cleared. Rows of float8 are loaded one by one,
+each from its own page, and the others are 0.
 
 Tensors in shared memory
     q_buffer        [2, BLOCK_M, 256]: columns 0 to 511 of the queries; those behind stay in registers, q_rest
@@ -30,19 +32,25 @@ Tensors in shared memory
     p_buffer        [2, BLOCK_M, BLOCK_N]: weights
     shrinks         [2, BLOCK_M], float32: for each tile of weights, what the sums before are multiplied by
     shares          [BLOCK_M], float32: what the last sums are multiplied by
+    k_scales        [STAGES, BLOCK_N], float32: what scores of each key are multiplied by; None unless float8 has a scale of each
+    v_scales        likewise, of values
 
 Layouts
     SCORES     [BLOCK_M, BLOCK_N] in registers, as a product leaves them; a quad of threads holds a row
     OUT        [BLOCK_M, 256], likewise
     SUMS       [BLOCK_M, 8]: each thread adds up its own columns of SCORES
     WIDE       [rows, 64], 16 bytes of a row in each thread, as memory takes them
+    BYTES      [BLOCK_N, columns], the same of float8
+    KEYS       [BLOCK_N], the rows of BYTES
 
 Symbols
     sequences         what all warps take of the kernel's parameters: what they find sequences and splits by
-    arguments, results, places
-                      what score_keys, add_values and load_keys take of the others
+    arguments, results, places, factors
+                      what score_keys, add_values, load_keys and convert_keys take of the others
     keys, boxes       k_buffer and rest_buffer, k_boxes and rest_boxes, with the same barriers
     weights, totals   p_buffer with its barriers, and shrinks; shares with its barrier
+    scales            k_scales and v_scales; None twice where keys have no scales of their own
+    cache             what tells where rows of float8 and their scales stand, for one sequence and key head
     k_ready, k_free   for each half of a stage a barrier that it is ready, and one that it is free
     p_ready, p_free   for each tile of weights a barrier that it is there, and one that no worker needs it any more
     shares_ready      a barrier that shares are there
@@ -51,6 +59,7 @@ Symbols
     phase             a round's last bit: by it a barrier tells the round that a wait is for from the one before
     turn              which of the two tiles of weights is at hand
     WORKER            which of the two workers that add values this is
+    FLOAT8            whether keys are float8, which a tuple of their place and strides in steps of 16 bytes tells
     ROWS, BOXES       keys of a box, and how many boxes all stages have for 64 columns
     LAYOUT            the layout of tiles whose rows are asked for
     q_place           where the rows of a tile begin in q
@@ -68,7 +77,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from . import runtime
-from .decode_kernels import find_sequence, key_span, nth_of
+from .decode_kernels import find_sequence, in_units, key_span, nth_of, row_units
 from .kernels import LOG2E, partial_row_sums
 
 copy_tile, view = runtime.gluon_copy_of_tiles(), runtime.gluon_view_of_tiles()
@@ -107,28 +116,28 @@ def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
 
 
 @gluon.jit
-def load_queries(q_ptr, q_place, inside, sign, q_buffer, room, SCORES: gl.constexpr, WIDE: gl.constexpr):
-    """Put a tile of queries into shared memory; the last columns, which are returned, pass through `room` into registers.
+def load_queries(q_ptr, q_place, inside, sign, q_buffer, room, WIDE: gl.constexpr):
+    """Put a tile of queries into shared memory, bit by bit; the last columns into `room`.
 
     Where `sign` is negative they change theirs.
     """
-    column = gl.arange(0, 64, gl.SliceLayout(0, WIDE))
-    place = q_ptr + q_place[:, None] + column[None, :]
-    inside = inside[:, None] & (column < 64)[None, :]
-    for strip in gl.static_range(9):
-        q_strip = tl.load(place + strip * 64, mask=inside, other=0.0)
-        if sign < 0:
-            q_strip = -q_strip
-        if strip < 8:
-            q_buffer.index(strip // 4).slice(strip % 4 * 64, 64, 1).store(q_strip)
-        else:
-            room.store(q_strip)
-    fence_async_shared()
-    tl.debug_barrier()
-    q_rest = room.load(gl.DotOperandLayout(0, SCORES, 2))
-    # the first weights take its place
-    tl.debug_barrier()
-    return q_rest
+    place = q_ptr + q_place[:, None] + gl.arange(0, 64, gl.SliceLayout(0, WIDE))[None, :]
+    for first in gl.static_range(0, 9, 5):
+        # five at a time wait for memory once
+        strips = ()
+        for strip in gl.static_range(first, min(first + 5, 9)):
+            strips += (tl.load(place + strip * 64, mask=inside[:, None], other=0.0),)
+        for strip in gl.static_range(first, min(first + 5, 9)):
+            q_strip = strips[strip - first]
+            if sign < 0:
+                q_strip = -q_strip
+            strip_of(q_buffer, room, strip).store(q_strip.to(q_buffer.dtype, bitcast=True))
+
+
+@gluon.jit
+def strip_of(q_buffer, room, STRIP: gl.constexpr):
+    """The place of columns STRIP * 64 to STRIP * 64 + 63 of a tile of queries: the last ones are in `room`."""
+    return q_buffer.index(STRIP // 4).slice(STRIP % 4 * 64, 64, 1) if STRIP < 8 else room
 
 
 @gluon.jit
@@ -187,8 +196,125 @@ def load_keys(
 
 
 @gluon.jit
-def multiply(at, q_buffer, q_rest, keys, SCORES: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr):
-    """Products of a tile of queries and one of keys."""
+def convert_queries(q_buffer, room, dtype: gl.constexpr, WIDE: gl.constexpr):
+    """Make float16 of a tile of queries of bfloat16, `dtype`, in its place, each row over the unit that is returned.
+
+    The last columns are in `room`.
+    """
+    largest = tl.abs(room.load(WIDE).to(dtype, bitcast=True))
+    for strip in gl.static_range(8):
+        largest = tl.maximum(largest, tl.abs(strip_of(q_buffer, room, strip).load(WIDE).to(dtype, bitcast=True)))
+    q_unit = row_units(largest)
+    for strip in gl.static_range(9):
+        q_strip = strip_of(q_buffer, room, strip)
+        q_strip.store(in_units(q_strip.load(WIDE).to(dtype, bitcast=True), q_unit))
+    return q_unit
+
+
+@gluon.jit
+def find_pages(pages_ptr, k_start, lo, hi, BLOCK_N: gl.constexpr, PAGE: gl.constexpr, KEYS: gl.constexpr):
+    """The pages of a tile's keys; entries of keys outside [lo, hi) are not read."""
+    k_pos = k_start + gl.arange(0, BLOCK_N, KEYS)
+    return tl.load(pages_ptr + k_pos // PAGE, mask=(k_pos >= lo) & (k_pos < hi), other=0)
+
+
+@gluon.jit
+def convert_tile(
+    at, k_start, page, lo, hi, cache, keys, scales, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, PAGE: gl.constexpr,
+    BYTES: gl.constexpr
+):  # fmt: skip
+    """Make float16 of one tile of keys, a half of its columns as soon as there is room for it; `page` moves on.
+
+    Keys outside [lo, hi) are not even read: they are 0.
+    """
+    (
+        k_ptr, k_stride_page, k_stride_token, pages_ptr, k_scale_ptr, k_scale_stride_page,
+        k_scale_stride_token, v_scale_ptr, v_scale_stride_page, v_scale_stride_token
+    ) = cache  # fmt: skip
+    k_buffer, rest_buffer, k_ready, k_free = keys
+    k_scales, v_scales = scales
+    KEYS: gl.constexpr = gl.SliceLayout(1, BYTES)
+    stage, phase = at % STAGES, at // STAGES & 1
+    k_pos = k_start + gl.arange(0, BLOCK_N, KEYS)
+    inside = (k_pos >= lo) & (k_pos < hi)
+    k_page, k_slot = page.to(tl.int64), (k_pos if pages_ptr is None else k_pos % PAGE).to(tl.int64)
+    place = k_ptr + (k_page * k_stride_page + k_slot * k_stride_token)[:, None] * 16
+    rest = tl.load(place + gl.arange(512, 576, gl.SliceLayout(0, BYTES))[None, :], mask=inside[:, None], other=0.0)
+    if k_scales is not None:
+        k_scale_place = k_page * k_scale_stride_page + k_slot * k_scale_stride_token
+        v_scale_place = k_page * v_scale_stride_page + k_slot * v_scale_stride_token
+        k_scale = tl.load(k_scale_ptr + k_scale_place, mask=inside, other=0.0)
+        v_scale = tl.load(v_scale_ptr + v_scale_place, mask=inside, other=0.0)
+    if pages_ptr is not None:
+        # a tile ahead: keys do not wait for the numbers of their pages
+        page = find_pages(pages_ptr, k_start + BLOCK_N, lo, hi, BLOCK_N, PAGE, KEYS)
+    for half in gl.static_range(2):
+        column = gl.arange(half * 256, half * 256 + 256, gl.SliceLayout(0, BYTES))
+        columns = tl.load(place + column[None, :], mask=inside[:, None], other=0.0)
+        mbarrier.wait(k_free.index(stage * 2 + half), phase ^ 1)
+        if half == 0:
+            rest_buffer.index(stage).store(rest.to(rest_buffer.dtype))
+            if k_scales is not None:
+                k_scales.index(stage).store(k_scale)
+                v_scales.index(stage).store(v_scale)
+        k_buffer.index(stage * 2 + half).store(columns.to(k_buffer.dtype))
+        fence_async_shared()
+        mbarrier.arrive(k_ready.index(stage * 2 + half), count=1)
+    return page
+
+
+@gluon.jit
+def convert_keys(
+    factors, sequences, k_desc, pages_ptr, keys, scales, GROUP: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, PAGE: tl.constexpr
+):  # fmt: skip
+    """Make float16 of the tiles of keys of a program, in their order."""
+    (
+        seq_lens_ptr, cu_seqlens_q_ptr, max_seqlen_k, reach, first_keys, tokens, longest, splits, split_size
+    ) = sequences  # fmt: skip
+    (
+        k_scale_ptr, v_scale_ptr, k_scale_stride_sequence, k_scale_stride_page, k_scale_stride_token,
+        k_scale_stride_head, v_scale_stride_sequence, v_scale_stride_page, v_scale_stride_token,
+        v_scale_stride_head, pages_stride_sequence
+    ) = factors  # fmt: skip
+    b, tile, slot, kv_h, token, q_len, k_len, split_begin, there = find_work(sequences, GROUP, BLOCK_M)
+    k_ptr, k_stride_page, k_stride_token, k_stride_head = k_desc
+    BYTES: gl.constexpr = gl.BlockedLayout([1, 16], [8, 4], [4, 1], [1, 0])
+    if there:
+        q_begin = k_len - q_len
+        q_first = tile * BLOCK_M // GROUP + q_begin
+        q_last = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // GROUP + q_begin, k_len - 1)
+        k_ptr += kv_h.to(tl.int64) * k_stride_head * 16
+        if pages_ptr is not None:
+            pages_ptr += b.to(tl.int64) * pages_stride_sequence
+        if k_scale_ptr is not None:
+            k_scale_ptr += b.to(tl.int64) * k_scale_stride_sequence + kv_h.to(tl.int64) * k_scale_stride_head
+            v_scale_ptr += b.to(tl.int64) * v_scale_stride_sequence + kv_h.to(tl.int64) * v_scale_stride_head
+        at = 0  # tiles so far
+        cache = (
+            k_ptr, k_stride_page, k_stride_token, pages_ptr, k_scale_ptr, k_scale_stride_page,
+            k_scale_stride_token, v_scale_ptr, v_scale_stride_page, v_scale_stride_token
+        )  # fmt: skip
+        lo, hi, full_lo, full_hi = key_span(q_first, q_last, k_len)
+        begin, end = tl.maximum(lo, split_begin), tl.minimum(hi, split_begin + split_size)
+        first = begin // BLOCK_N
+        last = tl.where(begin < end, tl.cdiv(end, BLOCK_N), first)
+        page = (
+            b + gl.full([BLOCK_N], 0, gl.int32, gl.SliceLayout(1, BYTES))
+            if pages_ptr is None
+            else find_pages(pages_ptr, first * BLOCK_N, lo, hi, BLOCK_N, PAGE, gl.SliceLayout(1, BYTES))
+        )
+        for i in tl.range(first, last):
+            k_start = i * BLOCK_N
+            page = convert_tile(at, k_start, page, lo, hi, cache, keys, scales, BLOCK_N, STAGES, PAGE, BYTES)
+            at += 1
+
+
+@gluon.jit
+def multiply(
+    at, q_buffer, q_rest, q_unit, k_scales, keys, SCORES: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr
+):  # fmt: skip
+    """Products of a tile of queries and one of keys, times the factors of both, if they have any."""
     k_buffer, rest_buffer, k_ready, k_free = keys
     stage, phase = at % STAGES, at // STAGES & 1
     zeros = gl.full([q_rest.shape[0], BLOCK_N], 0.0, gl.float32, SCORES)
@@ -199,12 +325,17 @@ def multiply(at, q_buffer, q_rest, keys, SCORES: gl.constexpr, BLOCK_N: gl.const
             mbarrier.wait(k_ready.index(stage * 2 + 1), phase)
         k_tile = k_buffer.index(stage * 2 + half)
         scoring = warpgroup_mma(q_buffer.index(half), k_tile.permute((1, 0)), scoring, is_async=True)
-    return warpgroup_mma_wait(0, [scoring])
+    score = warpgroup_mma_wait(0, [scoring])
+    if q_unit is not None:
+        score *= q_unit[:, None]
+    if k_scales is not None:
+        score *= k_scales.index(stage).load(gl.SliceLayout(0, SCORES))[None, :]
+    return score
 
 
 @gluon.jit
 def weigh(
-    m, l, score, k_start, at, weights, terms, BLOCK_N: tl.constexpr, mixed
+    m, l, score, k_start, at, weights, v_scales, terms, BLOCK_N: tl.constexpr, mixed
 ):  # fmt: skip
     """Hand on the weights of one tile of keys, and return what the running maximum and partial sums of rows become."""
     p_buffer, p_ready, p_free, shrinks = weights
@@ -224,7 +355,10 @@ def weigh(
     shrink = tl.exp2(m - pivot)  # [BLOCK_M]
     turn = at & 1
     mbarrier.wait(p_free.index(turn), at >> 1 & 1 ^ 1)
-    p_buffer.index(turn).store(p.to(p_buffer.dtype))
+    weight = p
+    if v_scales is not None:
+        weight *= v_scales.index(at % v_scales.shape[0]).load(gl.SliceLayout(0, p.type.layout))[None, :]
+    p_buffer.index(turn).store(weight.to(p_buffer.dtype))
     shrinks.index(turn).store(shrink)
     fence_async_shared()
     mbarrier.arrive(p_ready.index(turn), count=1)
@@ -235,14 +369,17 @@ def weigh(
 
 @gluon.jit
 def score_keys(
-    arguments, sequences, q_buffer, keys, weights, totals, GROUP: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, DV: tl.constexpr
+    arguments, sequences, q_buffer, keys, weights, totals, scales, GROUP: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, DV: tl.constexpr, BY_HEAD: tl.constexpr
 ):  # fmt: skip
     """Hand on the weights of all tiles of keys, and store the LSE of a program's rows."""
     (
         seq_lens_ptr, cu_seqlens_q_ptr, max_seqlen_k, reach, first_keys, tokens, longest, splits, split_size
     ) = sequences  # fmt: skip
-    q_ptr, parts_ptr, scale, q_stride_token, q_stride_head, Hq = arguments
+    (
+        q_ptr, parts_ptr, scale, k_scale_ptr, q_stride_token, q_stride_head, k_scale_stride_sequence,
+        k_scale_stride_head, Hq
+    ) = arguments  # fmt: skip
     b, tile, slot, kv_h, token, q_len, k_len, split_begin, there = find_work(sequences, GROUP, BLOCK_M)
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     SUMS: gl.constexpr = gl.DistributedLinearLayout(
@@ -253,7 +390,23 @@ def score_keys(
         count = q_len * GROUP
         place, row, h = find_rows(tile, q_len, kv_h, GROUP, BLOCK_M, WIDE)
         q_place = (token + row).to(tl.int64) * q_stride_token + h.to(tl.int64) * q_stride_head
-        q_rest = load_queries(q_ptr, q_place, place < count, scale, q_buffer, weights[0].index(0), SCORES, WIDE)
+        k_scales, v_scales = scales
+        room, q_unit = weights[0].index(0), None  # the first weights take its place
+        load_queries(q_ptr, q_place, place < count, scale, q_buffer, room, WIDE)
+        if q_ptr.dtype.element_ty != q_buffer.dtype:
+            q_unit = convert_queries(q_buffer, room, q_ptr.dtype.element_ty, WIDE)
+            q_unit = gl.convert_layout(q_unit, gl.SliceLayout(1, SCORES))
+        fence_async_shared()
+        tl.debug_barrier()
+        q_rest = room.load(gl.DotOperandLayout(0, SCORES, 2))
+        tl.debug_barrier()
+        if BY_HEAD:
+            # scales that all keys share are factors of rows, and of their result
+            unit = tl.load(
+                k_scale_ptr + b.to(tl.int64) * k_scale_stride_sequence + kv_h.to(tl.int64) * k_scale_stride_head
+            )
+            ones = gl.full([BLOCK_M], 1.0, gl.float32, gl.SliceLayout(1, SCORES))
+            q_unit = unit * (ones if q_unit is None else q_unit)
         # [BLOCK_M]
         place, row, h = find_rows(tile, q_len, kv_h, GROUP, BLOCK_M, SCORES)
         q_begin = k_len - q_len
@@ -276,9 +429,9 @@ def score_keys(
         for i in tl.range(first, last):
             k_start = i * BLOCK_N
             mixed = (k_start < full_lo) | (k_start + BLOCK_N > full_hi)
-            score = multiply(at, q_buffer, q_rest, keys, SCORES, BLOCK_N, STAGES)
+            score = multiply(at, q_buffer, q_rest, q_unit, k_scales, keys, SCORES, BLOCK_N, STAGES)
             m, l = weigh(
-                m, l, score, k_start, at, weights, terms, BLOCK_N, mixed=mixed
+                m, l, score, k_start, at, weights, v_scales, terms, BLOCK_N, mixed=mixed
             )  # fmt: skip
             at += 1
 
@@ -325,13 +478,13 @@ def add_weighted(
 @gluon.jit
 def add_values(
     results, sequences, keys, weights, totals, GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    STAGES: tl.constexpr, DV: tl.constexpr, WORKER: tl.constexpr
+    STAGES: tl.constexpr, DV: tl.constexpr, BY_HEAD: tl.constexpr, WORKER: tl.constexpr
 ):  # fmt: skip
     """Store 256 columns of what a split gives to a program's rows."""
     (
         seq_lens_ptr, cu_seqlens_q_ptr, max_seqlen_k, reach, first_keys, tokens, longest, splits, split_size
     ) = sequences  # fmt: skip
-    parts_ptr, Hq = results
+    parts_ptr, v_scale_ptr, v_scale_stride_sequence, v_scale_stride_head, Hq = results
     b, tile, slot, kv_h, token, q_len, k_len, split_begin, there = find_work(sequences, GROUP, BLOCK_M)
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
     if there:
@@ -357,31 +510,47 @@ def add_values(
         part = ((token + row).to(tl.int64) * Hq + h) * splits + slot
         column = WORKER * 256 + gl.arange(0, 256, gl.SliceLayout(0, OUT))
         seen = ((place < q_len * GROUP) & (share > 0))[:, None] & (column < DV)[None, :]
+        if BY_HEAD:
+            share *= tl.load(
+                v_scale_ptr + b.to(tl.int64) * v_scale_stride_sequence + kv_h.to(tl.int64) * v_scale_stride_head
+            )
         tl.store(parts_ptr + part[:, None] * DV + column[None, :], acc * share[:, None], mask=seen)
 
 
 @gluon.jit(do_not_specialize=["max_seqlen_k", "reach", "first_keys", "tokens", "longest", "Hq", "splits", "split_size"])
 def attend_split(
-    k_desc, q_ptr, seq_lens_ptr, cu_seqlens_q_ptr, pages_ptr, parts_ptr, scale, max_seqlen_k, reach, first_keys,
-    q_stride_token, q_stride_head, pages_stride_sequence, tokens, longest, Hq, splits, split_size,
-    GROUP: tl.constexpr, PAGE: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    k_desc, q_ptr, seq_lens_ptr, cu_seqlens_q_ptr, pages_ptr, parts_ptr, scale, k_scale_ptr, v_scale_ptr,
+    max_seqlen_k, reach, first_keys, q_stride_token, q_stride_head, k_scale_stride_sequence, k_scale_stride_page,
+    k_scale_stride_token, k_scale_stride_head, v_scale_stride_sequence, v_scale_stride_page, v_scale_stride_token,
+    v_scale_stride_head, pages_stride_sequence, tokens, longest, Hq, splits, split_size, GROUP: tl.constexpr,
+    PAGE: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BY_HEAD: tl.constexpr,
     OVERLAP: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
     """Store what a split of the keys of one head gives to a tile of rows: its part of out, and of the LSE."""
-    dtype: gl.constexpr = k_desc.dtype
+    FLOAT8: gl.constexpr = isinstance(k_desc, tl.tuple)
+    dtype: gl.constexpr = gl.float16 if FLOAT8 else k_desc.dtype
     STRIPS: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    BOXES: gl.constexpr = STAGES * (BLOCK_N // ROWS)
     q_buffer = gl.allocate_shared_memory(dtype, [2, BLOCK_M, 256], STRIPS)
-    k_boxes = gl.allocate_shared_memory(dtype, [8 * BOXES, 1, 1, ROWS, 64], k_desc.layout)
-    k_buffer = view(k_boxes, dtype, [2 * STAGES, BLOCK_N, 256], STRIPS)
-    rest_boxes = gl.allocate_shared_memory(dtype, [BOXES, 1, 1, ROWS, 64], k_desc.layout)
-    rest_buffer = view(rest_boxes, dtype, [STAGES, BLOCK_N, 64], STRIPS)
+    k_ready, k_free = barriers(2 * STAGES, 1), barriers(2 * STAGES, 1)
+    boxes, k_scales, v_scales = None, None, None
+    if FLOAT8:
+        k_buffer = gl.allocate_shared_memory(dtype, [2 * STAGES, BLOCK_N, 256], STRIPS)
+        rest_buffer = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_N, 64], STRIPS)
+        if k_scale_ptr is not None and not BY_HEAD:
+            k_scales = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_N], PLAIN)
+            v_scales = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_N], PLAIN)
+    else:
+        BOXES: gl.constexpr = STAGES * (BLOCK_N // ROWS)
+        k_boxes = gl.allocate_shared_memory(dtype, [8 * BOXES, 1, 1, ROWS, 64], k_desc.layout)
+        k_buffer = view(k_boxes, dtype, [2 * STAGES, BLOCK_N, 256], STRIPS)
+        rest_boxes = gl.allocate_shared_memory(dtype, [BOXES, 1, 1, ROWS, 64], k_desc.layout)
+        rest_buffer = view(rest_boxes, dtype, [STAGES, BLOCK_N, 64], STRIPS)
+        boxes = (k_boxes, rest_boxes, k_ready, k_free)
     p_buffer = gl.allocate_shared_memory(dtype, [2, BLOCK_M, BLOCK_N], STRIPS)
     shrinks = gl.allocate_shared_memory(gl.float32, [2, BLOCK_M], PLAIN)
     shares = gl.allocate_shared_memory(gl.float32, [BLOCK_M], PLAIN)
-    k_ready, k_free = barriers(2 * STAGES, 1), barriers(2 * STAGES, 1)
-    keys, boxes = (k_buffer, rest_buffer, k_ready, k_free), (k_boxes, rest_boxes, k_ready, k_free)
+    keys, scales = (k_buffer, rest_buffer, k_ready, k_free), (k_scales, v_scales)
     weights = (p_buffer, barriers(2, 1), barriers(2, 2), shrinks)
     totals = (shares, barriers(1, 1).index(0))
     fence_async_shared()
@@ -391,24 +560,35 @@ def attend_split(
     sequences = (
         seq_lens_ptr, cu_seqlens_q_ptr, max_seqlen_k, reach, first_keys, tokens, longest, splits, split_size
     )  # fmt: skip
-    arguments = (q_ptr, parts_ptr, scale, q_stride_token, q_stride_head, Hq)
-    results = (parts_ptr, Hq)
+    arguments = (
+        q_ptr, parts_ptr, scale, k_scale_ptr, q_stride_token, q_stride_head, k_scale_stride_sequence,
+        k_scale_stride_head, Hq
+    )  # fmt: skip
+    results = (parts_ptr, v_scale_ptr, v_scale_stride_sequence, v_scale_stride_head, Hq)
     places = (pages_stride_sequence,)
+    factors = (
+        k_scale_ptr, v_scale_ptr, k_scale_stride_sequence, k_scale_stride_page, k_scale_stride_token,
+        k_scale_stride_head, v_scale_stride_sequence, v_scale_stride_page, v_scale_stride_token,
+        v_scale_stride_head, pages_stride_sequence
+    )  # fmt: skip
     # the threads of workers get the registers that the loader leaves
     gl.warp_specialize(
         [
             (score_keys, (
-                arguments, sequences, q_buffer, keys, weights, totals, GROUP, BLOCK_M, BLOCK_N, STAGES, DV
+                arguments, sequences, q_buffer, keys, weights, totals, scales, GROUP, BLOCK_M, BLOCK_N, STAGES, DV,
+                BY_HEAD
             )),
             (add_values, (
-                results, sequences, keys, weights, totals, GROUP, BLOCK_M, BLOCK_N, STAGES, DV, 0
+                results, sequences, keys, weights, totals, GROUP, BLOCK_M, BLOCK_N, STAGES, DV, BY_HEAD, 0
             )),
             (add_values, (
-                results, sequences, keys, weights, totals, GROUP, BLOCK_M, BLOCK_N, STAGES, DV, 1
+                results, sequences, keys, weights, totals, GROUP, BLOCK_M, BLOCK_N, STAGES, DV, BY_HEAD, 1
             )),
-            (load_keys, (
+            (convert_keys, (
+                factors, sequences, k_desc, pages_ptr, keys, scales, GROUP, BLOCK_M, BLOCK_N, STAGES, PAGE
+            )) if FLOAT8 else (load_keys, (
                 places, sequences, k_desc, pages_ptr, boxes, GROUP, BLOCK_M, BLOCK_N, STAGES, PAGE, ROWS
             )),
         ],
-        [4, 4, 1], [184, 184, 24],
+        [4, 4, 4 if FLOAT8 else 1], [160, 160, 80] if FLOAT8 else [184, 184, 24],
     )  # fmt: skip

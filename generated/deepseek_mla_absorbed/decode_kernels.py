@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  854a4098500feddf
-#   text hash     0b0586b2987c3af7
+#   content hash  4556c0275ce5580b
+#   text hash     db1ab9f9ee6ff4d8
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  854a4098500feddf
-#   text hash     d78c6dc4cca14b71
+#   content hash  4556c0275ce5580b
+#   text hash     ad90b0e83586c0f2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -40,7 +40,7 @@ SPLITS_FP32 = {
 # the same of kernels for Hopper GPUs: rows and keys of a tile, stages and keys of a split; from LEAST_ROWS rows on they are
 # faster. Bits of a row hang on which kernels a call takes, too: see on_hopper
 ON_HOPPER = (64, 64, 2, 1024)
-LEAST_ROWS = 64
+LEAST_ROWS = 17
 WHOLE = 2**30  # keys of a split that no sequence fills
 FEW = 16  # rows of a tile
 CHUNK = 8  # splits that are joined one after the other
@@ -140,14 +140,14 @@ def on_hopper(q, k, v, v_in_k, page_table, k_starts, rows):
     wanted = runtime.target()
     if wanted == "portable" or (rows < LEAST_ROWS and wanted != "hopper") or runtime.INTERPRETED:
         return ()
-    if not v_in_k or q.shape[-1] != 576 or v.shape[-1] != 512 or q.dtype == torch.float32 or k.dtype != q.dtype:
+    if not v_in_k or q.shape[-1] != 576 or v.shape[-1] != 512 or q.dtype == torch.float32:
         return ()
-    if k_starts is not None:
+    if k_starts is not None or not k.numel() or not runtime.is_readable(k):
         return ()
     block_m, block_n, stages, _ = ON_HOPPER
-    # no box reaches into another page
-    box = block_n if page_table is None else min(block_n, k.shape[1] & -k.shape[1])
-    if box < 8 or not k.numel() or not runtime.is_readable(k):
+    # no box reaches into another page; float8 is loaded by rows
+    box = block_n if page_table is None or k.element_size() == 1 else min(block_n, k.shape[1] & -k.shape[1])
+    if box < 8:
         return ()
     kernels = runtime.hopper_kernels(__package__, "decode", q.device)
     return (block_m, block_n, stages, box, kernels) if kernels else ()
@@ -162,8 +162,8 @@ def attend(
     split_values = (q, k, v, seq_lens, cu_seqlens_q, page_table, k_starts, parts, float(scale), k_scale, v_scale,
     max_seqlen_k, reach, first_keys)  # fmt: skip
     join_values = (parts, seq_lens, cu_seqlens_q, out, lse, max_seqlen_k, reach, first_keys)  # fmt: skip
-    hopper_values = (k, q, seq_lens, cu_seqlens_q, page_table, parts, float(scale), max_seqlen_k, reach,
-    first_keys)  # fmt: skip
+    hopper_values = (k, q, seq_lens, cu_seqlens_q, page_table, parts, float(scale), k_scale, v_scale,
+    max_seqlen_k, reach, first_keys)  # fmt: skip
     kind = runtime.precision(q), lse is None
     cache = call.launches.get(kind)
     if cache is not None and cache.tiles.get("decode"):
@@ -200,10 +200,15 @@ def attend(
             grid=lambda: (splits * runtime.cdiv(rows, block_m) * k.shape[2], sequences),
             from_shapes=lambda: dict(
                 k_desc=runtime.strip_source(k, box), q_stride_token=q.stride(0), q_stride_head=q.stride(1),
+                k_scale_stride_sequence=runtime.stride(k_scale, 0), k_scale_stride_page=runtime.stride(k_scale, 1),
+                k_scale_stride_token=runtime.stride(k_scale, 2), k_scale_stride_head=runtime.stride(k_scale, 3),
+                v_scale_stride_sequence=runtime.stride(v_scale, 0), v_scale_stride_page=runtime.stride(v_scale, 1),
+                v_scale_stride_token=runtime.stride(v_scale, 2), v_scale_stride_head=runtime.stride(v_scale, 3),
                 pages_stride_sequence=0 if page_table is None else page_table.stride(0), tokens=q.shape[0],
                 longest=longest, Hq=q.shape[1], splits=splits, split_size=split_size, GROUP=q.shape[-2] // k.shape[-2],
                 PAGE=1 if page_table is None else k.shape[1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
-                OVERLAP=runtime.overlaps(q.device), STAGES=stages, ROWS=box, num_warps=4, maxnreg=128,
+                BY_HEAD=scaled_by_head(k_scale), OVERLAP=runtime.overlaps(q.device), STAGES=stages, ROWS=box,
+                num_warps=4, maxnreg=128,
             ),
         )  # fmt: skip
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  854a4098500feddf
-#   text hash     34bbc3fafe4443a2
+#   content hash  4556c0275ce5580b
+#   text hash     ae9e20be18c9073a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0f945b0cb80aed14
-#   text hash     7f45c2fec74fd1d8
+#   content hash  2e2c4969994a2a53
+#   text hash     1d81fb56e17343ad
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

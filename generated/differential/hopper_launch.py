@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0f945b0cb80aed14
-#   text hash     1b0827e2271aa1f7
+#   content hash  2e2c4969994a2a53
+#   text hash     7d9750322c211758
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a0714a7fdf3c242c
-#   text hash     6e2359e336f35895
+#   content hash  fe134366cb4e3231
+#   text hash     5260092d15f2c500
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a0714a7fdf3c242c
-#   text hash     316d6694f50a9af0
+#   content hash  fe134366cb4e3231
+#   text hash     d875cd8dfae0e249
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a0714a7fdf3c242c
-#   text hash     75c35137bed54aa4
+#   content hash  fe134366cb4e3231
+#   text hash     ca5bd6cab46d89a0
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

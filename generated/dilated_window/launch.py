@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a0714a7fdf3c242c
-#   text hash     7b6c998b5b0fb6c5
+#   content hash  fe134366cb4e3231
+#   text hash     a0068ae1520a98bb
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a0714a7fdf3c242c
-#   text hash     8dba0e278e255c87
+#   content hash  fe134366cb4e3231
+#   text hash     43c66252fd3fa54f
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  56c738f62bae1bb6
-#   text hash     3fa65ef9ef0faa46
+#   content hash  38abc6300c2c1e4d
+#   text hash     e40552d561cb9acb
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

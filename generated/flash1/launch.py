@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  56c738f62bae1bb6
-#   text hash     f2c27162a475717b
+#   content hash  38abc6300c2c1e4d
+#   text hash     cbd3d68b297c964c
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

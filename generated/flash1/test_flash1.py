@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  56c738f62bae1bb6
-#   text hash     918b1f59f180bc48
+#   content hash  38abc6300c2c1e4d
+#   text hash     57743b8a66514d09
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d72901a4c3a2bca0
-#   text hash     a3bb0ec88cc90b23
+#   content hash  db19681e97fb3914
+#   text hash     1954b541604e11e3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

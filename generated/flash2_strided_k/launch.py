@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d72901a4c3a2bca0
-#   text hash     92b510b1351149a0
+#   content hash  db19681e97fb3914
+#   text hash     534f1219d68abb4e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

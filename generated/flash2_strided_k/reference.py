@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d72901a4c3a2bca0
-#   text hash     c85c4e2b322dfc7d
+#   content hash  db19681e97fb3914
+#   text hash     6ceb95d270c66169
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

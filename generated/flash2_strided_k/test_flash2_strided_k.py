@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d72901a4c3a2bca0
-#   text hash     ebd53a84d911e0b4
+#   content hash  db19681e97fb3914
+#   text hash     9b2b6f34484cafd6
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

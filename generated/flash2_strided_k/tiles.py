@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d72901a4c3a2bca0
-#   text hash     27d795fe3f7b7dbe
+#   content hash  db19681e97fb3914
+#   text hash     c54b35079d0cf2bc
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  49288e5d000d18cf
-#   text hash     65b937649dab01ef
+#   content hash  be60f75c2dc2630f
+#   text hash     b5ab1de76626adda
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

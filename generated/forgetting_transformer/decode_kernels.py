@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  49288e5d000d18cf
-#   text hash     c47f2ede5381d60f
+#   content hash  be60f75c2dc2630f
+#   text hash     14384a98f983a96f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

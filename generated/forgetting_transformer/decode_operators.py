@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  49288e5d000d18cf
-#   text hash     45f4c2a10ac8a23a
+#   content hash  be60f75c2dc2630f
+#   text hash     31ae42b4f9df770b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

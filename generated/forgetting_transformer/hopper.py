@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  49288e5d000d18cf
-#   text hash     1a7e05a716b71bdc
+#   content hash  be60f75c2dc2630f
+#   text hash     00ec292a3fbae16a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

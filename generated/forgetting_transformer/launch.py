@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  49288e5d000d18cf
-#   text hash     f08e632fc8816fa7
+#   content hash  be60f75c2dc2630f
+#   text hash     3638d92c888d0474
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  52d9e3189fe52688
-#   text hash     e8c93b1778b25a53
+#   content hash  c5b7cec7a07941bd
+#   text hash     34ea7e9bcefd3b68
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

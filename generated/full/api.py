@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  52d9e3189fe52688
-#   text hash     662daef2ecf99e8e
+#   content hash  c5b7cec7a07941bd
+#   text hash     5a320690044aec02
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

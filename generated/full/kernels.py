@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  52d9e3189fe52688
-#   text hash     f4b7aa1913f515ae
+#   content hash  c5b7cec7a07941bd
+#   text hash     11d3e2c1e9abe197
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  52d9e3189fe52688
-#   text hash     480f754e785f568e
+#   content hash  c5b7cec7a07941bd
+#   text hash     ec90136cda132cee
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

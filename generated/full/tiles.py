@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  52d9e3189fe52688
-#   text hash     920415083badeaf6
+#   content hash  c5b7cec7a07941bd
+#   text hash     05fa15e1b434b97b
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

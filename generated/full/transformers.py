@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  52d9e3189fe52688
-#   text hash     c514ef972099db3d
+#   content hash  c5b7cec7a07941bd
+#   text hash     52cc28b3c7aa981e
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5afde3e1851e72c6
-#   text hash     ec79b869ad626035
+#   content hash  428d370c818518e3
+#   text hash     0b967381e2bd673f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

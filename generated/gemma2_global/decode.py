@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5afde3e1851e72c6
-#   text hash     fae6754983f35290
+#   content hash  428d370c818518e3
+#   text hash     e5eff1a769c01890
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

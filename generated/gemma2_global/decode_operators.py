@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5afde3e1851e72c6
-#   text hash     858bcdb722f6bfe3
+#   content hash  428d370c818518e3
+#   text hash     c016f6c0c554bd70
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5afde3e1851e72c6
-#   text hash     84bae9696bf00d2c
+#   content hash  428d370c818518e3
+#   text hash     d9cccb8e54f75fc5
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5afde3e1851e72c6
-#   text hash     67fdd6b6eb95c24a
+#   content hash  428d370c818518e3
+#   text hash     cb53b8e28b5cabd0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  94dc1495f97ae9ce
-#   text hash     b16ba45225e537a9
+#   content hash  90121bdb03ff3c5f
+#   text hash     e850b9d9601ca498
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

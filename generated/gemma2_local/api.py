@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  94dc1495f97ae9ce
-#   text hash     af4beb91b982960d
+#   content hash  90121bdb03ff3c5f
+#   text hash     3f77b52c78e5d445
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

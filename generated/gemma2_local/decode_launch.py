@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  94dc1495f97ae9ce
-#   text hash     c9a56010fa012f79
+#   content hash  90121bdb03ff3c5f
+#   text hash     bea04c0967acf3ea
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

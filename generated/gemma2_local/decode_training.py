@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  94dc1495f97ae9ce
-#   text hash     871c7429894c9c72
+#   content hash  90121bdb03ff3c5f
+#   text hash     b90af7c3b0d35dcb
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  94dc1495f97ae9ce
-#   text hash     c5032a160681b4b1
+#   content hash  90121bdb03ff3c5f
+#   text hash     269be2cabfa0b83b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  cd856971b95a74ba
-#   text hash     7c8de1b2c33a9243
+#   content hash  9ce2e5fa8ba479fc
+#   text hash     8eee321766d1fcfa
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

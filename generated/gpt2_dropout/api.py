@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  cd856971b95a74ba
-#   text hash     febb69a23e37ca80
+#   content hash  9ce2e5fa8ba479fc
+#   text hash     e1407119aa6e4470
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

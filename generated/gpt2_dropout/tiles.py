@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  cd856971b95a74ba
-#   text hash     826a1346a9c3ed37
+#   content hash  9ce2e5fa8ba479fc
+#   text hash     599f2b998248d9bd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

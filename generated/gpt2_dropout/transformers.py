@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  cd856971b95a74ba
-#   text hash     244706e36a7ef5d8
+#   content hash  9ce2e5fa8ba479fc
+#   text hash     ccb267b1c63442db
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  78b0de5e127ea16d
-#   text hash     0d9d05163b002104
+#   content hash  592ddac22fc2b248
+#   text hash     856850712be09b09
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  78b0de5e127ea16d
-#   text hash     8fe7a66c77018b32
+#   content hash  592ddac22fc2b248
+#   text hash     d19af238b07b447e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

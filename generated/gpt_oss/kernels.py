@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  78b0de5e127ea16d
-#   text hash     6450277b326714c3
+#   content hash  592ddac22fc2b248
+#   text hash     b9c5e851c03aaac2
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

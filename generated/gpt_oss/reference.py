@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  78b0de5e127ea16d
-#   text hash     14ed81f0041e7564
+#   content hash  592ddac22fc2b248
+#   text hash     ac62c028a9de0411
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

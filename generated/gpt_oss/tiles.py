@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  78b0de5e127ea16d
-#   text hash     d553ee0ad3d2c635
+#   content hash  592ddac22fc2b248
+#   text hash     908f641dec3b77d4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

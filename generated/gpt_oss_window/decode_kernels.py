@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0175ef83d058d595
-#   text hash     c4d1364ba65e983e
+#   content hash  6954488cfa43c299
+#   text hash     3c752f8b61f0703b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

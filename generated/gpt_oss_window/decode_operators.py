@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0175ef83d058d595
-#   text hash     d514ed6b3b0e64c2
+#   content hash  6954488cfa43c299
+#   text hash     5eb5a4496c936b30
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0175ef83d058d595
-#   text hash     0c20481b6703a2cf
+#   content hash  6954488cfa43c299
+#   text hash     e3efeb8bd5bf9b95
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

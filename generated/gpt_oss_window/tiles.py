@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0175ef83d058d595
-#   text hash     b27ce981c94b71e0
+#   content hash  6954488cfa43c299
+#   text hash     9e94ea8b0e37d4b4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  17917a42c1d1c69f
-#   text hash     28868c59a3f094ce
+#   content hash  e211c930cbee7e82
+#   text hash     f3e41eb767f0a399
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  17917a42c1d1c69f
-#   text hash     572d0b69884a36a3
+#   content hash  e211c930cbee7e82
+#   text hash     7098953ffccad2d9
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  17917a42c1d1c69f
-#   text hash     ef8b42c0ca4994c2
+#   content hash  e211c930cbee7e82
+#   text hash     f0648f12faf036d1
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

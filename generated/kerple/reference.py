@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  17917a42c1d1c69f
-#   text hash     09a8da0e03e01100
+#   content hash  e211c930cbee7e82
+#   text hash     6449e83ea18bd2ba
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

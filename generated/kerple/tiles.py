@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  17917a42c1d1c69f
-#   text hash     640f0634dfec5674
+#   content hash  e211c930cbee7e82
+#   text hash     ce3e67a013a7353c
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  16c5c66fddf19cf9
-#   text hash     857415ac54ed4aae
+#   content hash  c4507b01336d9489
+#   text hash     73bd70886f5ce4cb
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  16c5c66fddf19cf9
-#   text hash     54ea3a0ec9435e16
+#   content hash  c4507b01336d9489
+#   text hash     8d3c9f700d1e83fe
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

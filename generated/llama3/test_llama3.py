@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  16c5c66fddf19cf9
-#   text hash     48d63c8faafd5b2f
+#   content hash  c4507b01336d9489
+#   text hash     16ed4670be0577bb
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

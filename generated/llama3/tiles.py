@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  16c5c66fddf19cf9
-#   text hash     725ce1e4ee6dfb07
+#   content hash  c4507b01336d9489
+#   text hash     4e76d269ea3bc36b
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

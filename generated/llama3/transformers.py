@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  16c5c66fddf19cf9
-#   text hash     a2c273aafe441a84
+#   content hash  c4507b01336d9489
+#   text hash     91cabd4876fdf543
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e2e6657119e8aa22
-#   text hash     ccc98d1a332a6e60
+#   content hash  c576d71c496c53c6
+#   text hash     63838e0039ee9848
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

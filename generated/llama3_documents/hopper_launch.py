@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e2e6657119e8aa22
-#   text hash     14329f65da4a6257
+#   content hash  c576d71c496c53c6
+#   text hash     fe0dc363a011b0c3
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e2e6657119e8aa22
-#   text hash     6e71ffda614640ab
+#   content hash  c576d71c496c53c6
+#   text hash     929d930619a2b4f5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e2e6657119e8aa22
-#   text hash     70ffdffec1fffcf3
+#   content hash  c576d71c496c53c6
+#   text hash     8eb35b3aa30e7664
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e2e6657119e8aa22
-#   text hash     3afa16626c598fc9
+#   content hash  c576d71c496c53c6
+#   text hash     bd43c01ba999c409
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bd0a477827b675af
-#   text hash     f8b25a08cee5a3df
+#   content hash  4a59fce6cf495608
+#   text hash     13894b4bad4f1deb
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bd0a477827b675af
-#   text hash     dd5a8c9427fa4b1f
+#   content hash  4a59fce6cf495608
+#   text hash     d44cd865d2b9da84
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bd0a477827b675af
-#   text hash     3b9c524d3182b44e
+#   content hash  4a59fce6cf495608
+#   text hash     8ae3e7f282de6bec
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bd0a477827b675af
-#   text hash     41e103edafa0524d
+#   content hash  4a59fce6cf495608
+#   text hash     f82cf666348e1bd8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cd81afc1aee95f9e
-#   text hash     7730a0e65a11add6
+#   content hash  6eb12f2b427c1f89
+#   text hash     ffd2521300897776
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cd81afc1aee95f9e
-#   text hash     6a7c2bc413d16f6a
+#   content hash  6eb12f2b427c1f89
+#   text hash     af8d24fb1515f290
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cd81afc1aee95f9e
-#   text hash     6393808374bedebb
+#   content hash  6eb12f2b427c1f89
+#   text hash     b7c152a7614a246a
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

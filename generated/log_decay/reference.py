@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cd81afc1aee95f9e
-#   text hash     488a0341465ac970
+#   content hash  6eb12f2b427c1f89
+#   text hash     ab3a8bec766f6b29
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

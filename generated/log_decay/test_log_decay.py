@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cd81afc1aee95f9e
-#   text hash     5d6fc2dd51d977e3
+#   content hash  6eb12f2b427c1f89
+#   text hash     7e24ff0d51299015
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

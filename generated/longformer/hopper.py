@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  faf67e4f0d3558ed
-#   text hash     c9b2ad8c96c65405
+#   content hash  198e1664d9cf6c3b
+#   text hash     1d1d0b4849eb6c9e
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

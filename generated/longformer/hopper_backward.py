@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  faf67e4f0d3558ed
-#   text hash     d6ad238bcc0462a1
+#   content hash  198e1664d9cf6c3b
+#   text hash     a6e23968e8f6da5a
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

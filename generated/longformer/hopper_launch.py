@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  faf67e4f0d3558ed
-#   text hash     6db02101362972e6
+#   content hash  198e1664d9cf6c3b
+#   text hash     259ada91ce1f6ed7
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  ac0121c5945045cf
-#   text hash     5c4929e77b55e774
+#   content hash  a56572ca28e53295
+#   text hash     0933b2b189f761c9
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -524,7 +524,12 @@ def in_layout(x, block):
 
 
 def strip_source(x, rows):
-    """What kernels in Gluon load rows of a cache by, 64 columns at a time: [pages, heads, places in a page, columns]."""
+    """What kernels in Gluon load rows of a cache by, 64 columns at a time: [pages, heads, places in a page, columns].
+
+    Of float8, which they make float16 of: where its pages, places in a page and heads stand, in steps of 16 bytes.
+    """
+    if x.element_size() == 1:
+        return (x, *(s // 16 for s in x.stride()[:3]))
     return in_layout(tile_source(x, rows), [1, 1, rows, 64])
 
 

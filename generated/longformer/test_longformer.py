@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  faf67e4f0d3558ed
-#   text hash     a417bdebd0b5ab35
+#   content hash  198e1664d9cf6c3b
+#   text hash     885bb56695427304
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

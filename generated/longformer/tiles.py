@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  faf67e4f0d3558ed
-#   text hash     91de7bcff92d784f
+#   content hash  198e1664d9cf6c3b
+#   text hash     daf2bbe49b5c5d6e
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

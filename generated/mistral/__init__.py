@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  577b35bc89c80946
-#   text hash     86d477239a885fc3
+#   content hash  94356e39afb4b33e
+#   text hash     2c305c36c6f6a1df
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

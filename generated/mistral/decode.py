@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  577b35bc89c80946
-#   text hash     eb048944bdc3a4b4
+#   content hash  94356e39afb4b33e
+#   text hash     a5db30f7e95840c7
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  577b35bc89c80946
-#   text hash     bb30e29716bbd6d5
+#   content hash  94356e39afb4b33e
+#   text hash     ea8ffc19d0bb6636
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  577b35bc89c80946
-#   text hash     0db42642357123eb
+#   content hash  94356e39afb4b33e
+#   text hash     91ab35e73fe9321b
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

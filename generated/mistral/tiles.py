@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  577b35bc89c80946
-#   text hash     d6fa3efdba2254a2
+#   content hash  94356e39afb4b33e
+#   text hash     95a96123ffc78fe2
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  94a8f49885bce8ea
-#   text hash     46c55e67e29b1084
+#   content hash  97c90090206dfa29
+#   text hash     342596bf57c5c569
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  94a8f49885bce8ea
-#   text hash     b26eaf84caa7f7be
+#   content hash  97c90090206dfa29
+#   text hash     7af2c197c3f37c68
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  94a8f49885bce8ea
-#   text hash     eee7d6e682f30b0c
+#   content hash  97c90090206dfa29
+#   text hash     3c234ec4a4ef65f0
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  94a8f49885bce8ea
-#   text hash     c69a26dd47d7c00f
+#   content hash  97c90090206dfa29
+#   text hash     acbc0013edaaed0e
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

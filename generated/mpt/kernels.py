@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  94a8f49885bce8ea
-#   text hash     c34de378cf1d0a50
+#   content hash  97c90090206dfa29
+#   text hash     d2c07c9806b58c02
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

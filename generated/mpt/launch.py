@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  94a8f49885bce8ea
-#   text hash     934026a407082fee
+#   content hash  97c90090206dfa29
+#   text hash     01edbb3425fb3d54
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  53630e46cc3de3d8
-#   text hash     3d1394951ccf2743
+#   content hash  1a81f4048b9490fc
+#   text hash     74d066051ad85035
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

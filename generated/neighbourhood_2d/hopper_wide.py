@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  53630e46cc3de3d8
-#   text hash     de8499efbb4f7788
+#   content hash  1a81f4048b9490fc
+#   text hash     71cd3fd5634aa7aa
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

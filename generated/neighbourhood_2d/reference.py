@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  53630e46cc3de3d8
-#   text hash     2771318cc9f0504f
+#   content hash  1a81f4048b9490fc
+#   text hash     00c2cc742da354a7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

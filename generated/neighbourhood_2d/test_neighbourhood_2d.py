@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  53630e46cc3de3d8
-#   text hash     a0d792ed0edd6b3f
+#   content hash  1a81f4048b9490fc
+#   text hash     c28598416aef0e16
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

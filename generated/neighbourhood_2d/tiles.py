@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  53630e46cc3de3d8
-#   text hash     2a44c868240940d5
+#   content hash  1a81f4048b9490fc
+#   text hash     67abdbfba22cb03c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9a6cdabca161dd08
-#   text hash     d6bf06f376982f99
+#   content hash  8952bcda7293e10d
+#   text hash     1451d9e5497dbbb4
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

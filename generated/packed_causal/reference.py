@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9a6cdabca161dd08
-#   text hash     23f784eb8cfe1980
+#   content hash  8952bcda7293e10d
+#   text hash     1b191fc87a96dcab
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9a6cdabca161dd08
-#   text hash     08d00cc9838682a6
+#   content hash  8952bcda7293e10d
+#   text hash     7b906fe547b202f1
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9a6cdabca161dd08
-#   text hash     3410a8969e477a2e
+#   content hash  8952bcda7293e10d
+#   text hash     44f5abd85636b3d3
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9a6cdabca161dd08
-#   text hash     958f8b483be3232e
+#   content hash  8952bcda7293e10d
+#   text hash     ed5e28d7b03c6d59
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  88fac092550410f7
-#   text hash     212708a731b67401
+#   content hash  3c6a0c6cf29315d6
+#   text hash     a1f9fcac7a49dfee
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  88fac092550410f7
-#   text hash     d5cda653aea34fb5
+#   content hash  3c6a0c6cf29315d6
+#   text hash     ab763fe4267d4947
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  88fac092550410f7
-#   text hash     b2115a6d7fce07f5
+#   content hash  3c6a0c6cf29315d6
+#   text hash     5b5019ab83046f06
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

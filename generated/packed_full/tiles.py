@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  88fac092550410f7
-#   text hash     9df332b7e96a5593
+#   content hash  3c6a0c6cf29315d6
+#   text hash     327c5615a150bf33
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  88fac092550410f7
-#   text hash     9d7c70abc43d131a
+#   content hash  3c6a0c6cf29315d6
+#   text hash     2ea18ca8e8ad9181
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  fae12efe73ecd6cc
-#   text hash     089861dab7f59c3e
+#   content hash  8083a3e7453fa255
+#   text hash     f796226c848dd40f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  fae12efe73ecd6cc
-#   text hash     6ab6db161e65ffab
+#   content hash  8083a3e7453fa255
+#   text hash     0b47afe7c613584a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  fae12efe73ecd6cc
-#   text hash     894850218b9c75ae
+#   content hash  8083a3e7453fa255
+#   text hash     9897bd8e02dd21aa
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  daeb95b1a34e3db2
-#   text hash     6c6dfa34ccaf7eaf
+#   content hash  5b6264669d1242e1
+#   text hash     bcb6ad9cb7d3f74d
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  daeb95b1a34e3db2
-#   text hash     6eb3aaadace4472e
+#   content hash  5b6264669d1242e1
+#   text hash     555d786705c76978
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  daeb95b1a34e3db2
-#   text hash     69a1ba0eb13e84af
+#   content hash  5b6264669d1242e1
+#   text hash     459f6fd8cc89c3c0
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  daeb95b1a34e3db2
-#   text hash     70f4b3effee9ac29
+#   content hash  5b6264669d1242e1
+#   text hash     d9cd9a5a3440a78a
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

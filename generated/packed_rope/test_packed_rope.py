@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  daeb95b1a34e3db2
-#   text hash     bfb0d8cc611a2b1d
+#   content hash  5b6264669d1242e1
+#   text hash     59fb83e4051e9246
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

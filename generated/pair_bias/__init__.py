@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  32ba58eadb650e74
-#   text hash     1def5ffa36193df1
+#   content hash  16a70efb68a4b559
+#   text hash     485f244aca768d80
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

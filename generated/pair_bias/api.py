@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  32ba58eadb650e74
-#   text hash     1df3a3ee67eb3aeb
+#   content hash  16a70efb68a4b559
+#   text hash     5100f9db2b7f1c32
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

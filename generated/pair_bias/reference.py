@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  32ba58eadb650e74
-#   text hash     363eb49de005b02c
+#   content hash  16a70efb68a4b559
+#   text hash     2c81f354dce49a68
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

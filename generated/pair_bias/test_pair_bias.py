@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  32ba58eadb650e74
-#   text hash     05009d56e5c09c2f
+#   content hash  16a70efb68a4b559
+#   text hash     daa5a0b9eb6b79c3
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  32ba58eadb650e74
-#   text hash     fb1afd0a819dadb8
+#   content hash  16a70efb68a4b559
+#   text hash     edcec2a701ea9531
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  902e5483a1581d6d
-#   text hash     8fda3e65b9d8680d
+#   content hash  1cbe455bbef4f58c
+#   text hash     62d4557834d0de71
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

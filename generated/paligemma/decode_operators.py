@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  902e5483a1581d6d
-#   text hash     63c38f08f2df67c1
+#   content hash  1cbe455bbef4f58c
+#   text hash     2f18d7e4762e185b
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  902e5483a1581d6d
-#   text hash     b8c392d0f17a4478
+#   content hash  1cbe455bbef4f58c
+#   text hash     1f87d5a8c0cb8c62
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

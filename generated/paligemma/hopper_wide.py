@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  902e5483a1581d6d
-#   text hash     8247cd181ed04068
+#   content hash  1cbe455bbef4f58c
+#   text hash     a8dd602f8ae1883b
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  902e5483a1581d6d
-#   text hash     ed0d8eec8d7f8f65
+#   content hash  1cbe455bbef4f58c
+#   text hash     2dab590a4ebc1e44
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

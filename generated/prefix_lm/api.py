@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  15ca07e067873a48
-#   text hash     28fd31ff20724f8d
+#   content hash  8a8b06272fe2895e
+#   text hash     1b4c93ee2b2b8e5a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  15ca07e067873a48
-#   text hash     d5538302995e1d23
+#   content hash  8a8b06272fe2895e
+#   text hash     5ce2df8d5e97a5a3
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  15ca07e067873a48
-#   text hash     59c5fbbe86f05eef
+#   content hash  8a8b06272fe2895e
+#   text hash     7ded4c7ff2622ee8
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  15ca07e067873a48
-#   text hash     09d78de2cf428b58
+#   content hash  8a8b06272fe2895e
+#   text hash     0db9d07c02835d57
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  15ca07e067873a48
-#   text hash     7e8405f26837efcc
+#   content hash  8a8b06272fe2895e
+#   text hash     1fcfd933cc8358ed
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b0314987b1fb4fa0
-#   text hash     4e1123cd712de636
+#   content hash  7258a73bd8c57c6c
+#   text hash     de8cf4715279c30e
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

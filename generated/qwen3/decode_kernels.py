@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b0314987b1fb4fa0
-#   text hash     3a76346256333d94
+#   content hash  7258a73bd8c57c6c
+#   text hash     2c3c3e079bdfb26f
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

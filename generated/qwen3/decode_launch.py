@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b0314987b1fb4fa0
-#   text hash     16c2f010ba27cfa9
+#   content hash  7258a73bd8c57c6c
+#   text hash     a80fb58c76c145bb
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b0314987b1fb4fa0
-#   text hash     2e36ea7d6697235a
+#   content hash  7258a73bd8c57c6c
+#   text hash     6066a3280dbf6f90
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

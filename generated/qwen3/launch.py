@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b0314987b1fb4fa0
-#   text hash     dd52eec70f47e904
+#   content hash  7258a73bd8c57c6c
+#   text hash     6b7dc9c20e1ef771
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

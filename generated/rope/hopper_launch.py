@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c905903681cdd37d
-#   text hash     83ce9e035cabdf13
+#   content hash  ae2b83afa5112a0b
+#   text hash     372206426f5affe3
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c905903681cdd37d
-#   text hash     ab2b40080e5b8e42
+#   content hash  ae2b83afa5112a0b
+#   text hash     2747a584a325eca4
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

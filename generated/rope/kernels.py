@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c905903681cdd37d
-#   text hash     fa69c7e052ac2973
+#   content hash  ae2b83afa5112a0b
+#   text hash     fa0c90ea0120a279
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c905903681cdd37d
-#   text hash     b1ab7defe9e8caed
+#   content hash  ae2b83afa5112a0b
+#   text hash     595f6b0c6f3fa2e6
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c905903681cdd37d
-#   text hash     e7413d90faadde6f
+#   content hash  ae2b83afa5112a0b
+#   text hash     b898eac5d82f5dae
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8a6c677dc0eb90f2
-#   text hash     7b533dcaaf85559b
+#   content hash  65532c76e7174c28
+#   text hash     4e7f65151d8a1cef
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

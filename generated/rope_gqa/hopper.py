@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8a6c677dc0eb90f2
-#   text hash     7f9a2463fe34098a
+#   content hash  65532c76e7174c28
+#   text hash     8ab3eee143a501fe
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

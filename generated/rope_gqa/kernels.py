@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8a6c677dc0eb90f2
-#   text hash     ed75cc42a55ad7d0
+#   content hash  65532c76e7174c28
+#   text hash     54da0073dc5d6141
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

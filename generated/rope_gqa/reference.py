@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8a6c677dc0eb90f2
-#   text hash     3edef7d1eb8dcc4c
+#   content hash  65532c76e7174c28
+#   text hash     8414860a2e951580
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8a6c677dc0eb90f2
-#   text hash     0f8ed54d459dcddb
+#   content hash  65532c76e7174c28
+#   text hash     6830de22287e879e
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4af19ea3ab7f770b
-#   text hash     b713aaff19eb9fc1
+#   content hash  6275023dea85efa8
+#   text hash     53da1921a392f0ec
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

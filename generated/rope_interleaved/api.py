@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4af19ea3ab7f770b
-#   text hash     d982b6a0d8981d64
+#   content hash  6275023dea85efa8
+#   text hash     18605c74d8905fc5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

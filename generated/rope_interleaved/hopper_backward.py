@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4af19ea3ab7f770b
-#   text hash     f603de827cda5075
+#   content hash  6275023dea85efa8
+#   text hash     426ce6b54440bfc1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

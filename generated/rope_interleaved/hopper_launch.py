@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4af19ea3ab7f770b
-#   text hash     d29b41c3d7350dbf
+#   content hash  6275023dea85efa8
+#   text hash     38043f3eb643b452
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

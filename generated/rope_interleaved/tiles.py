@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4af19ea3ab7f770b
-#   text hash     7eafd269cbea95d8
+#   content hash  6275023dea85efa8
+#   text hash     0acf5c00faa286a5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

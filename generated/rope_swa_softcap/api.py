@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  00a5f777345e3b61
-#   text hash     8abf7ce5fc2da1ff
+#   content hash  97d441df81608384
+#   text hash     e273c761d7256269
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  00a5f777345e3b61
-#   text hash     3e7f7335ab9c3618
+#   content hash  97d441df81608384
+#   text hash     a8813779baa7f325
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  00a5f777345e3b61
-#   text hash     8fb47587d2c7f4a2
+#   content hash  97d441df81608384
+#   text hash     320fa5ffe130cb53
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ad4e8ab9c1aa7a58
-#   text hash     3733bbe8d808a4fe
+#   content hash  1fa6ca3c77eb64d8
+#   text hash     c3ce99091a93d852
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

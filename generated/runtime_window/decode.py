@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ad4e8ab9c1aa7a58
-#   text hash     97620967d5c57c0f
+#   content hash  1fa6ca3c77eb64d8
+#   text hash     aff5682c78e1ce77
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ad4e8ab9c1aa7a58
-#   text hash     7085e94024fc7b51
+#   content hash  1fa6ca3c77eb64d8
+#   text hash     e396e71895bc85bc
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ad4e8ab9c1aa7a58
-#   text hash     9026d5488b737128
+#   content hash  1fa6ca3c77eb64d8
+#   text hash     f5c909bc075b399c
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ad4e8ab9c1aa7a58
-#   text hash     08ec808a720e9347
+#   content hash  1fa6ca3c77eb64d8
+#   text hash     d56c4da1a302b309
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  469159e605fa372d
-#   text hash     f711beaceac93cb3
+#   content hash  176d0b171dfd86f6
+#   text hash     d8a044625de7929c
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  469159e605fa372d
-#   text hash     21b4cfbb393fd693
+#   content hash  176d0b171dfd86f6
+#   text hash     f9a9236de98bb07d
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7fef4093067b4a9d
-#   text hash     b002481aab88773b
+#   content hash  7bd255c8f9313777
+#   text hash     9fbb5d3d8f8b6445
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

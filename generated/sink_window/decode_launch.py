@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7fef4093067b4a9d
-#   text hash     7911b369b2e853dc
+#   content hash  7bd255c8f9313777
+#   text hash     1f133260ce898ab5
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7fef4093067b4a9d
-#   text hash     5cbdb5ad51081e58
+#   content hash  7bd255c8f9313777
+#   text hash     e8bdc75c1ce354f7
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

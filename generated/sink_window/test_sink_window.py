@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7fef4093067b4a9d
-#   text hash     db068c3b45831e74
+#   content hash  7bd255c8f9313777
+#   text hash     703e9c6855fb07b5
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7fef4093067b4a9d
-#   text hash     4eba2918b5c53157
+#   content hash  7bd255c8f9313777
+#   text hash     98d57828dd289c75
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

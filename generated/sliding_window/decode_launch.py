@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d41da2af6bd87b8d
-#   text hash     f4b767b106f46dc9
+#   content hash  f749ae8cb131dd4e
+#   text hash     300b43536bafa410
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

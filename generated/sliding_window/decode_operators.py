@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d41da2af6bd87b8d
-#   text hash     933003db9b5b65e4
+#   content hash  f749ae8cb131dd4e
+#   text hash     2deb27b3eff8b2cb
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d41da2af6bd87b8d
-#   text hash     6c6913a5ee2cd05e
+#   content hash  f749ae8cb131dd4e
+#   text hash     bd5a374266e7faa8
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

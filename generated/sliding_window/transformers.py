@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d41da2af6bd87b8d
-#   text hash     c98e70fa6aef0574
+#   content hash  f749ae8cb131dd4e
+#   text hash     4581bf307585b8d5
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a0d424286b65429b
-#   text hash     59a34636bc282e1d
+#   content hash  ac84e8b3a6dac153
+#   text hash     011b357e3c93328b
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

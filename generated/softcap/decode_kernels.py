@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a0d424286b65429b
-#   text hash     b9acb345a2175742
+#   content hash  ac84e8b3a6dac153
+#   text hash     74586b302ded3654
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a0d424286b65429b
-#   text hash     d0e2329731f86b58
+#   content hash  ac84e8b3a6dac153
+#   text hash     fb19a269985b1d15
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

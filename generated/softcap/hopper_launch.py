@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a0d424286b65429b
-#   text hash     620ee4cb75df36ca
+#   content hash  ac84e8b3a6dac153
+#   text hash     20a68ce1aaabfe47
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a0d424286b65429b
-#   text hash     0de89f9d5e2b3b27
+#   content hash  ac84e8b3a6dac153
+#   text hash     6c63a4758709766c
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  20c8953a12891508
-#   text hash     9e4a42e78fce405a
+#   content hash  78aff87be497b4cf
+#   text hash     3dae9484b987a6fc
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

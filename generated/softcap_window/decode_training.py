@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  20c8953a12891508
-#   text hash     0c9a1154b6ff12d9
+#   content hash  78aff87be497b4cf
+#   text hash     73a78e46f22baeb0
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

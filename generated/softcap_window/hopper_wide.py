@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  20c8953a12891508
-#   text hash     802b0b5a00270e70
+#   content hash  78aff87be497b4cf
+#   text hash     c8cec6c3050684da
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  20c8953a12891508
-#   text hash     b9e5aa8b27b13556
+#   content hash  78aff87be497b4cf
+#   text hash     f01ce5d36b940c4a
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  20c8953a12891508
-#   text hash     92e1a25c48129d2c
+#   content hash  78aff87be497b4cf
+#   text hash     647d8fb960322bde
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  893daa4ad766fc93
-#   text hash     60f027c027eb97f4
+#   content hash  ead8f92b4f358469
+#   text hash     7fa2a9ad98baa155
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

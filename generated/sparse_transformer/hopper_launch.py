@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  893daa4ad766fc93
-#   text hash     45f76118a23f3edc
+#   content hash  ead8f92b4f358469
+#   text hash     5510f93087262520
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

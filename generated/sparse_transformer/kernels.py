@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  893daa4ad766fc93
-#   text hash     7dd71b1660fe57fa
+#   content hash  ead8f92b4f358469
+#   text hash     8c5fb0d9b58fd5e9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  893daa4ad766fc93
-#   text hash     ceb32a3b16f705e5
+#   content hash  ead8f92b4f358469
+#   text hash     4451722a34985c55
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

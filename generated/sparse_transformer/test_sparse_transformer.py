@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  893daa4ad766fc93
-#   text hash     4f1082ffa09b3bef
+#   content hash  ead8f92b4f358469
+#   text hash     13e5bc5d92a4685d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

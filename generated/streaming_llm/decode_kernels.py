@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8b47efb06fbeaeae
-#   text hash     a4387b61f50585b0
+#   content hash  985fb262baca5225
+#   text hash     9c9da9c09c32099b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

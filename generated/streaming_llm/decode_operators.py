@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8b47efb06fbeaeae
-#   text hash     7955b79e22d699f0
+#   content hash  985fb262baca5225
+#   text hash     dedfe5c8526a52eb
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

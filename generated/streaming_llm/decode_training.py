@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8b47efb06fbeaeae
-#   text hash     b1347a1f820b4c6c
+#   content hash  985fb262baca5225
+#   text hash     92ab7ebbe7ca09d9
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

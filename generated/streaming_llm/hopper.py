@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8b47efb06fbeaeae
-#   text hash     bb7b95b96988b2b1
+#   content hash  985fb262baca5225
+#   text hash     27b62d6de7072c37
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

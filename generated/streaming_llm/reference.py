@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8b47efb06fbeaeae
-#   text hash     63c91b786bb0bba1
+#   content hash  985fb262baca5225
+#   text hash     09bbc4fcff817231
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

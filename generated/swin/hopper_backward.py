@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  748553e8633a6015
-#   text hash     242079580eff1052
+#   content hash  7a824597a2f863bc
+#   text hash     bb573349cd6a5122
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  748553e8633a6015
-#   text hash     68dda98079b53b33
+#   content hash  7a824597a2f863bc
+#   text hash     7b3e64ec8e62e82c
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  748553e8633a6015
-#   text hash     2d497d01e6e9df17
+#   content hash  7a824597a2f863bc
+#   text hash     e977d953f41eb22d
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

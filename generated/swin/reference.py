@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  748553e8633a6015
-#   text hash     40be45c72982fd04
+#   content hash  7a824597a2f863bc
+#   text hash     f3dc932bd547b751
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  748553e8633a6015
-#   text hash     f2af2c784c41e489
+#   content hash  7a824597a2f863bc
+#   text hash     9a43579e9f177887
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

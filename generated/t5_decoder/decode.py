@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d7facf7483e62538
-#   text hash     22296d0cc1d0f0fd
+#   content hash  caeb591fda1fc5ec
+#   text hash     716484453528cbfd
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d7facf7483e62538
-#   text hash     0db893e7913992c3
+#   content hash  caeb591fda1fc5ec
+#   text hash     c27ff9a0ddf41163
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

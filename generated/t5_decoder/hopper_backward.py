@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d7facf7483e62538
-#   text hash     37feb30bde33a4a3
+#   content hash  caeb591fda1fc5ec
+#   text hash     d5cd1f0984e6a9c5
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d7facf7483e62538
-#   text hash     c92e6e057de0a57d
+#   content hash  caeb591fda1fc5ec
+#   text hash     f33dfff627a1f0e2
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

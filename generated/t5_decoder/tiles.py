@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d7facf7483e62538
-#   text hash     12f7ff114738aefd
+#   content hash  caeb591fda1fc5ec
+#   text hash     f3e0fca3fed25e15
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

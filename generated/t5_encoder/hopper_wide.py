@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  df390b960512cdff
-#   text hash     b11ae1575af66fb5
+#   content hash  bfbf309e86f264fc
+#   text hash     30b3a2408a517cbb
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

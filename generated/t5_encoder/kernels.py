@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  df390b960512cdff
-#   text hash     bb42055b45405688
+#   content hash  bfbf309e86f264fc
+#   text hash     6d5bc1d651d63fab
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  df390b960512cdff
-#   text hash     be45f9475acfc07b
+#   content hash  bfbf309e86f264fc
+#   text hash     3d14e6a80cffccd1
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  df390b960512cdff
-#   text hash     7aece5f363ea84be
+#   content hash  bfbf309e86f264fc
+#   text hash     482eac0d7ba678e3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  df390b960512cdff
-#   text hash     13574cfb744dfb55
+#   content hash  bfbf309e86f264fc
+#   text hash     73ad9eb5073270ab
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c3df45534382da70
-#   text hash     560568c4ee751b41
+#   content hash  fa85aa8711ac195b
+#   text hash     a35cf22f4df0b942
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c3df45534382da70
-#   text hash     546ecaec6af936d7
+#   content hash  fa85aa8711ac195b
+#   text hash     0228c0a94fcd76eb
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

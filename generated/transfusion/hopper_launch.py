@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c3df45534382da70
-#   text hash     dd97becc9fb611bf
+#   content hash  fa85aa8711ac195b
+#   text hash     b2a3018d855c90bd
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c3df45534382da70
-#   text hash     e1a6cd32c0f69f3c
+#   content hash  fa85aa8711ac195b
+#   text hash     d6d2c8856f496094
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c3df45534382da70
-#   text hash     78ac879523e15b01
+#   content hash  fa85aa8711ac195b
+#   text hash     825dbaf29878a132
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  39b24ade8d6fe6dd
-#   text hash     0e9d09cc96bcecf9
+#   content hash  818dcb25b44a9060
+#   text hash     7446a29940b01cd0
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  39b24ade8d6fe6dd
-#   text hash     8d8382a3829d2be0
+#   content hash  818dcb25b44a9060
+#   text hash     7544f941fb55cde3
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  39b24ade8d6fe6dd
-#   text hash     0f3cd002ecb7cfd5
+#   content hash  818dcb25b44a9060
+#   text hash     cf9cf6bf5f3c1464
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  39b24ade8d6fe6dd
-#   text hash     3fde842a929b1a97
+#   content hash  818dcb25b44a9060
+#   text hash     105dfb11cce1e11a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

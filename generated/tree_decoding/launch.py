@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  39b24ade8d6fe6dd
-#   text hash     95e7bdb2222df306
+#   content hash  818dcb25b44a9060
+#   text hash     a4f4b323c7430731
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

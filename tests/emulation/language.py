@@ -46,6 +46,7 @@ class Emulation:
     def _modules(self) -> dict[str, ModuleType]:
         language = _module("triton.language", **TYPES, **self._common())
         language.core = SimpleNamespace(tensor_descriptor_base=Descriptor)  # type: ignore[attr-defined]
+        language.tuple = tuple  # type: ignore[attr-defined]
         gl = _module("triton.experimental.gluon.language", **TYPES, **self._common(), **self._gluon())
         gl.shared_memory_descriptor = SimpleNamespace(reinterpret=Shared.seen_as)  # type: ignore[attr-defined]
         mbarrier = SimpleNamespace(

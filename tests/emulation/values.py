@@ -42,6 +42,7 @@ TYPES = {
         "float32": "float32",
         "float16": "float16",
         "bfloat16": "bfloat16",
+        "float8e4nv": "float8_e4m3fn",
         "int64": "int64",
         "int32": "int32",
         "int16": "int16",

@@ -131,7 +131,11 @@ target = compile.targets(["sm_90"])["sm_90"]
 
 folder = Path(sys.argv[1])
 launches = unformatted.launches(folder / "some.yaml", folder, 576, sys.argv[3])
-(case,) = launches.decoding_on_hopper(int(sys.argv[2]))
+page, float8, *absent = sys.argv[2], sys.argv[4], *sys.argv[5:]
+(case,) = launches.decoding_on_hopper(int(page), float8)
+case = case._replace(
+    signature=case.signature | dict.fromkeys(absent, "constexpr"), constants=case.constants | dict.fromkeys(absent)
+)
 made, log = compile.compiled(case, target)
 waits = made.asm["ptx"].count("griddepcontrol.wait"), made.asm["ptx"].count("griddepcontrol.launch_dependents")
 found = compile.figures(made, log, target)
@@ -158,7 +162,7 @@ LATENT = {
 )
 def test_kernels_for_hopper_gpus_compile(compiler: Compiler, tmp_path: Path, name: str, page: int, dtype: str) -> None:
     (tmp_path / "some.yaml").write_text(f"name: some\nlatent: true\nexports: [decode]\n{LATENT[name]}\n")
-    numbers, warnings = compiler.run(HOPPER, tmp_path, str(page), dtype)
+    numbers, warnings = compiler.run(HOPPER, tmp_path, str(page), dtype, "")
     spills, shared, threads, products, *waits = map(int, numbers.split())
     # boxes of 8 rows, and keys in two ranges, take the loader more registers than it has
     assert spills <= (32 if page % 16 or name == "first keys" else 0)
@@ -167,6 +171,33 @@ def test_kernels_for_hopper_gpus_compile(compiler: Compiler, tmp_path: Path, nam
     # three workers, and a loader that counts as one
     assert threads == 16 * 32
     # of 16 columns of q, and of 16 keys and 128 columns of values
+    assert products == 576 // 16 + 64 // 16 * 4
+    assert waits == [1, 1]
+    assert "serialized" not in warnings and "before they are set" not in warnings
+
+
+@pytest.mark.parametrize(
+    ("name", "page", "dtype", "scales", "absent"),
+    [
+        ("causal", 64, "bf16", "head", ()),
+        ("causal", 64, "bf16", "head", ("pages_ptr", "cu_seqlens_q_ptr")),
+        ("causal", 12, "fp16", "key", ()),
+        ("causal", 1, "fp16", "key", ("pages_ptr",)),
+        ("capped window", 64, "bf16", "key", ()),
+        ("first keys", 64, "bf16", "key", ()),
+    ],
+)
+def test_kernels_for_hopper_gpus_make_float16_of_float8(
+    compiler: Compiler, tmp_path: Path, name: str, page: int, dtype: str, scales: str, absent: tuple[str, ...]
+) -> None:
+    (tmp_path / "some.yaml").write_text(f"name: some\nlatent: true\nexports: [decode]\n{LATENT[name]}\n")
+    numbers, warnings = compiler.run(HOPPER, tmp_path, str(page), dtype, scales, *absent)
+    spills, shared, threads, products, *waits = map(int, numbers.split())
+    # before and behind loops, but for what is told of each key's scales
+    assert spills <= (128 if scales == "key" else 64)
+    # as of 16 bits, and the scales
+    assert 2 * (64 + 2 * 64) * 576 + (scales == "key") * 2 * 2 * 64 * 4 <= shared <= 227 * 1024
+    assert threads == 16 * 32
     assert products == 576 // 16 + 64 // 16 * 4
     assert waits == [1, 1]
     assert "serialized" not in warnings and "before they are set" not in warnings

@@ -213,6 +213,42 @@ def test_latent_heads_on_hopper_gpus(
 
 
 @hopper
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("form", ["one", "sequences", "places"])
+@pytest.mark.parametrize("page", [0, 1, 12, 64])
+@pytest.mark.parametrize(("heads", "new"), [(128, 1), (20, 5)])
+def test_latent_heads_of_float8_on_hopper_gpus(
+    heads: int, new: int, page: int, form: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys and values may have scales of their own; pages may have any size, and those of nobody's keys are NaN."""
+    package = Latent(monkeypatch)
+    lengths = [2049, 1, 0, 63, 64, 65, 129, 1024]
+    s = latent(lengths, new, heads, dtype)
+    cache = Cache(s, page or 16, paged=bool(page))
+    cache.k = cache.k.to(torch.float8_e4m3fn)
+    cache.v = cache.k[..., :512]
+    shape = {"one": (), "sequences": (len(lengths), 1), "places": cache.k.shape[:3]}[form]
+    scales = {f"{x}_scale": torch.full(shape, math.nan, device="cuda") for x in "kv"}
+    for b, n in enumerate(lengths):
+        place = cache.slots(b) // cache.size, cache.slots(b) % cache.size
+        cache.k[place] = s.k[b].to(torch.float8_e4m3fn)
+        for name, rows in (("k_scale", s.k), ("v_scale", s.v)):
+            of = {"one": ..., "sequences": b, "places": place}[form]
+            if form != "one" or b == 0:
+                scales[name][of] = torch.rand(n, 1, device="cuda") + 0.1 if form == "places" else 0.3 + 0.1 * b
+            factor = scales[name][of]
+            stored = cache.k[place].float()[..., : rows[b].shape[-1]]
+            rows[b] = stored * (factor[..., None] if form == "places" else factor)
+    given = {**cache.pages(), **s.cuts(), **scales, "return_lse": True}
+    wanted, wanted_lse = expected(package.module, s)
+    for _ in range(2):
+        out, lse = package.module.decode.attend_with_cache(torch.cat(s.q), cache.k, cache.v, s.seq_lens, **given)
+        check(list(out.split(s.new)), wanted, 6e-3)
+        check(list(lse.split(s.new, 1)), wanted_lse, 1e-3)
+    assert package.took() == {"decode_hopper"}
+
+
+@hopper
 @pytest.mark.parametrize("split_size", [None, 128, 2048])
 def test_latent_heads_by_each_target(split_size: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ragged tokens among sequences without any; the second call is one that remembers."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 
 import devices
@@ -24,16 +25,49 @@ def put(k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.
     k_cache[slots // k_cache.shape[1], slots % k_cache.shape[1]] = k
 
 
+def quantise(s: Sequences, cache: Cache, form: str) -> dict[str, torch.Tensor]:
+    """Makes keys and a cache float8, and scales of them of some form; those of nobody's keys are NaN."""
+    s.k = [x.to(torch.float8_e4m3fn) for x in s.k]
+    s.v = [x[..., :512] for x in s.k]
+    cache.k = cache.k.to(torch.float8_e4m3fn)
+    cache.v = cache.k[..., :512]
+    if form != "places":
+        shape = {"one": (), "heads": (1,), "sequences": (len(s.lengths), 1)}[form]
+        return {f"{x}_scale": torch.rand(shape) + 0.1 for x in "kv"}
+    found = {f"{x}_scale": torch.full(cache.k.shape[:3], math.nan) for x in "kv"}
+    for b in range(len(s.lengths)):
+        for scale in found.values():
+            scale[cache.slots(b) // cache.size, cache.slots(b) % cache.size] = torch.rand(s.lengths[b], 1) + 0.1
+    return found
+
+
+def of_rows(scale: torch.Tensor, cache: Cache, b: int) -> torch.Tensor:
+    """What the keys of a sequence are multiplied by."""
+    if scale.dim() == 3:
+        return scale[cache.slots(b) // cache.size, cache.slots(b) % cache.size][..., None]
+    return scale[b] if scale.dim() == 2 else scale
+
+
 def distance(
-    package: Package, page: int, split: int, lengths: tuple[int, ...] = LENGTHS, new: int = 3, heads: int = 4
-) -> float:
-    """How far new tokens' rows and LSE are from the reference's, as a part of these; 0 stands for no pages."""
-    shape = {"width": 576, "v_width": 512, "latent": True, "dtype": torch.float16}
+    package: Package, page: int, split: int, lengths: tuple[int, ...] = LENGTHS, new: int = 3, heads: int = 4,
+    dtype: torch.dtype = torch.float16, form: str = "",
+) -> float:  # fmt: skip
+    """How far new tokens' rows and LSE are from the reference's, as a part of these; 0 stands for no pages.
+
+    A cache of float8 has scales of some form.
+    """
+    shape = {"width": 576, "v_width": 512, "latent": True, "dtype": dtype}
     s = Sequences(lengths, [min(new, n) for n in lengths], heads, 1, **shape)
-    cache = Cache(s, page or 16, paged=bool(page)).fill(put)
-    q, given = torch.cat(s.q), {**cache.pages(), **s.cuts(), "return_lse": True, "split_size": split}
+    cache, scales = Cache(s, page or 16, paged=bool(page)), {}
+    if form:
+        scales = quantise(s, cache, form)
+    cache.fill(put)
+    q, given = torch.cat(s.q), {**cache.pages(), **s.cuts(), **scales, "return_lse": True, "split_size": split}
+    s.k, s.v = ([x.float() for x in rows] for rows in (s.k, s.v))
+    for b in range(len(lengths)) if form else ():
+        s.k[b], s.v[b] = (x * of_rows(scales[name], cache, b) for name, x in (("k_scale", s.k[b]), ("v_scale", s.v[b])))
     found = package.attend_with_cache(q, cache.k, cache.v, s.seq_lens, **given)
-    s.q, s.k, s.v = ([x.float() for x in rows] for rows in (s.q, s.k, s.v))
+    s.q = [x.float() for x in s.q]
     out, lse = expected(package.module, s)
     assert package.emulation.launched[-2:] == ["decode_hopper.attend_split", "decode_kernels.join_splits"]
     return max(itertools.starmap(apart, zip(found, (torch.cat(out), torch.cat(lse, 1)), strict=True)))
@@ -52,6 +86,16 @@ def test_rows_fill_more_than_a_tile() -> None:
     assert distance(Package(LATENT), 16, 128, (70, 5), heads=40) < CLOSE
 
 
+@pytest.mark.parametrize("form", ["one", "sequences", "places"])
+@pytest.mark.parametrize("page", [0, 5, 64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_new_tokens_see_keys_of_float8(dtype: torch.dtype, page: int, form: str) -> None:
+    """Products are of float16, which rows of bfloat16 take over a power of 2 each."""
+    for new, split in ((1, 1024), (3, 128)):
+        given = {"new": new, "dtype": dtype, "form": form}
+        assert distance(Package(LATENT, new), page, split, **given) < (CLOSE if dtype == torch.float16 else 2 * CLOSE)
+
+
 # file, right, wrong
 FAULTS = {
     "keys copied over those that are read": ("mbarrier.wait(k_free.index(place), phase ^ 1)", "stage = stage"),
@@ -67,8 +111,32 @@ FAULTS = {
 }  # fmt: skip
 
 
+# of float8, with a scale for each key or one for each sequence
+FAULTS_OF_FLOAT8 = {
+    "keys stored over those that are read": ("mbarrier.wait(k_free.index(stage * 2 + half), phase ^ 1)", "half = half"),
+    "pages of the tile before": ("find_pages(pages_ptr, k_start + BLOCK_N, lo", "find_pages(pages_ptr, k_start, lo"),
+    "keys of another half": ("column = gl.arange(half * 256, half * 256 + 256", "column = gl.arange(256, 512"),
+    "places of another page": ("if pages_ptr is None else k_pos % PAGE", "if pages_ptr is None else k_pos % 8"),
+    "scales of the other stage": ("k_scales.index(stage).load(", "k_scales.index(1 - stage).load("),
+    "values without their scales": ("weight *= v_scales", "other = v_scales"),
+    "rows without their units": ("score *= q_unit[:, None]", "score = score"),
+    "results without their scale": ("share *= tl.load(", "other = tl.load("),
+}  # fmt: skip
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_shows(fault: str, tmp_path: Path) -> None:
     package = faulty(f"{LATENT.name}/decode_hopper.py", *FAULTS[fault], tmp_path)
     assert shown(lambda seed: distance(Package(package, seed), 16, 1024))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS_OF_FLOAT8)
+def test_a_fault_shows_with_keys_of_float8(fault: str, tmp_path: Path) -> None:
+    package = faulty(f"{LATENT.name}/decode_hopper.py", *FAULTS_OF_FLOAT8[fault], tmp_path)
+    given = {"dtype": torch.bfloat16}
+    assert any(
+        shown(lambda seed, form=form: distance(Package(package, seed), 16, 1024, form=form, **given))
+        for form in ("places", "sequences")
+    )

@@ -53,10 +53,10 @@ def cache(places: int = 64, heads: int = 1, width: int = 576, dtype: torch.dtype
     [
         (128, 1, "", True),
         (64, 1, "", True),
-        (63, 1, "", False),
+        (17, 1, "", True),
         (16, 1, "", False),
-        (16, 3, "", False),
-        (16, 4, "", True),
+        (4, 4, "", False),
+        (16, 2, "", True),
         (20, 4, "", True),
         (16, 1, "hopper", True),
         (128, 1, "hopper", True),
@@ -75,8 +75,10 @@ def test_rows_and_the_target_decide(
 )
 def test_boxes_divide_pages(page: int, box: int, launch: ModuleType) -> None:
     assert chosen(launch, cache(page), paged=True) == ((64, 64, 2, box, "kernels") if box else ())
-    # without pages the whole axis is one
+    # without pages the whole axis is one, and rows of float8 are loaded one by one
     assert chosen(launch, cache(page)) == (64, 64, 2, 64, "kernels")
+    float8 = cache(page, dtype=torch.float8_e4m3fn)
+    assert chosen(launch, float8, paged=True, dtype=torch.bfloat16) == (64, 64, 2, 64, "kernels")
 
 
 def test_what_the_gpu_cannot_copy_goes_to_the_portable_kernel(launch: ModuleType) -> None:
@@ -93,7 +95,9 @@ def test_what_the_gpu_cannot_copy_goes_to_the_portable_kernel(launch: ModuleType
         cache()[:, :1].expand(2, 64, 1, 576),
     ):
         assert chosen(launch, other) == ()
-    assert chosen(launch, k.to(torch.float8_e4m3fn), dtype=torch.bfloat16) == ()
+    wide = cache(width=584, dtype=torch.float8_e4m3fn)
+    assert chosen(launch, wide[..., :576], dtype=torch.bfloat16) == ()  # rows that begin on 8 bytes
+    assert chosen(launch, k.to(torch.float8_e4m3fn), dtype=torch.float32) == ()
     assert chosen(launch, k, k_starts=torch.zeros(2, dtype=torch.int32)) == ()
 
 

@@ -126,8 +126,11 @@ class Cases(NamedTuple):
             aligned=frozenset(strides),
         )
 
-    def decoding_on_hopper(self, page: int = 64) -> list[Case]:
-        """A launch of the kernel of decoding for Hopper GPUs, over pages, where there is one for such heads."""
+    def decoding_on_hopper(self, page: int = 64, float8: str = "") -> list[Case]:
+        """A launch of the kernel of decoding for Hopper GPUs, over pages, where there is one for such heads.
+
+        A cache of float8 has a scale for each "head" or "key".
+        """
         on_hopper = self.planned.decode_hopper
         if on_hopper is None or self.dtype == "fp32" or self.head_dim != 576:
             return []
@@ -136,11 +139,14 @@ class Cases(NamedTuple):
         rows = min(block_n, page & -page)
         told = {"STAGES": stages, "ROWS": rows, "PAGE": page, "OVERLAP": True}
         keys = {"k_desc": f"tensordesc<{self.dtype}[1,1,{rows},64]>"}
+        if float8:
+            keys = {"k_desc": "tuple<*fp8e4nv,i32,i32,i32>", **{f"{x}_scale_ptr": "*fp32" for x in "kv"}}
+            told["BY_HEAD"] = float8 == "head"
         return [
             case._replace(
                 name=f"decode_hopper.{case.name}",
                 signature=case.signature | keys,
-                constants=case.constants | told,
+                constants={name: x for name, x in case.constants.items() if name not in keys} | told,
                 options={"num_warps": 4, "maxnreg": 128},
                 gluon=True,
             )

@@ -162,6 +162,9 @@ def source(case: Case, target: Any) -> Any:
     # without it loads through pointers do not vectorise
     aligned: dict[tuple[int, ...], list[list[Any]]] = {}
     for i, (name, kind) in enumerate(case.signature.items()):
+        if kind.startswith("tuple"):
+            signature[name] = tuple(kind.removeprefix("tuple<").removesuffix(">").split(","))
+            aligned[i, 0] = [["tt.divisibility", 16]]
         if kind.startswith("*") or name in case.aligned:
             aligned[(i,)] = [["tt.divisibility", 16]]
         if kind.startswith("tensordesc") and not _copies_tiles(target):
@@ -172,17 +175,16 @@ def source(case: Case, target: Any) -> Any:
             signature[name] = (f"*{dtype}", "constexpr", *["i32"] * axes)
             constants[i, 1], aligned[i, 0] = case.width, [["tt.divisibility", 16]]
     if case.gluon:
-        return _in_gluon(case, aligned)
+        return _in_gluon(case, signature, aligned)
     return ASTSource(case.kernel, signature=signature, constexprs=constants, attrs=aligned)
 
 
-def _in_gluon(case: Case, aligned: dict[tuple[int, ...], list[list[Any]]]) -> Any:
+def _in_gluon(case: Case, signature: dict[str, Any], aligned: dict[tuple[int, ...], list[list[Any]]]) -> Any:
     """A kernel in Gluon as the compiler takes it: descriptors tell the layout of tiles in shared memory, too."""
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon._runtime import GluonASTSource
 
-    signature = dict(case.signature)
-    for name, kind in signature.items():
+    for name, kind in case.signature.items():
         if kind.startswith("tensordesc"):
             dtype, sizes = kind.removeprefix("tensordesc<").removesuffix("]>").split("[")
             shape = [int(size) for size in sizes.split(",")]

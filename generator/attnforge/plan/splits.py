@@ -54,10 +54,10 @@ _LATENT: Table = {
 }
 
 # of the kernel of latent heads for Hopper GPUs: rows and keys of a tile, stages and keys of a split; and from how many
-# rows of a pair of sequence and key head on it is faster: with 16 it was as fast as the portable one or slower, 0.042
-# to 0.053 ms beside 0.038, with 128 up to 1.8 times as fast
+# rows of a pair of sequence and key head on it is faster: with 17 to 64 1.6 to 3 times as fast as the portable one is,
+# with 16 as fast or slower, 0.042 to 0.053 ms beside 0.038
 ON_HOPPER = (64, 64, 2, 1024)
-LEAST_ROWS = 64
+LEAST_ROWS = 17
 
 FEW = 16  # rows of a tile that stand as columns in products, of which the GPU makes 8 at a time, and of rows 16
 CHUNK = 8  # splits that are joined one after the other

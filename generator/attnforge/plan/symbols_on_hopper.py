@@ -186,9 +186,14 @@ def wide(plan: Plan) -> Iterator[tuple[str, str]]:
 def decoding(plan: Plan) -> Iterator[tuple[str, str]]:
     """Those of decode_hopper.py, beside those of decode_kernels.py."""
     yield "sequences", "what all warps take of the kernel's parameters: what they find sequences and splits by"
-    yield "arguments, results, places", "what score_keys, add_values and load_keys take of the others"
+    yield (
+        "arguments, results, places, factors",
+        "what score_keys, add_values, load_keys and convert_keys take of the others",
+    )
     yield "keys, boxes", "k_buffer and rest_buffer, k_boxes and rest_boxes, with the same barriers"
     yield "weights, totals", "p_buffer with its barriers, and shrinks; shares with its barrier"
+    yield "scales", "k_scales and v_scales; None twice where keys have no scales of their own"
+    yield "cache", "what tells where rows of float8 and their scales stand, for one sequence and key head"
     yield "k_ready, k_free", "for each half of a stage a barrier that it is ready, and one that it is free"
     yield (
         "p_ready, p_free",
@@ -200,6 +205,7 @@ def decoding(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "phase", "a round's last bit: by it a barrier tells the round that a wait is for from the one before"
     yield "turn", "which of the two tiles of weights is at hand"
     yield "WORKER", "which of the two workers that add values this is"
+    yield "FLOAT8", "whether keys are float8, which a tuple of their place and strides in steps of 16 bytes tells"
     yield "ROWS, BOXES", "keys of a box, and how many boxes all stages have for 64 columns"
     yield "LAYOUT", "the layout of tiles whose rows are asked for"
     yield "q_place", "where the rows of a tile begin in q"

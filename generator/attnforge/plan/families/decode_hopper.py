@@ -1,4 +1,4 @@
-"""Decoding of latent heads for Hopper GPUs, in Gluon: a warp loads keys, a worker scores them, two add values up."""
+"""Decoding of latent heads for Hopper GPUs, in Gluon: some warps load keys, a worker scores them, two add values up."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ _SEQUENCES = (
 )
 _WORK = ("b", "tile", "slot", "kv_h", "token", "q_len", "k_len", "split_begin", "there")
 # what the portable kernel takes besides: by the beginnings of names, and whole ones
-_NEEDLESS = ("v_ptr", "k_ptr", "k_stride_", "v_stride_", "k_scale_", "v_scale_", "k_starts_", "k_places")
+_NEEDLESS = ("v_ptr", "k_ptr", "k_stride_", "v_stride_", "k_starts_", "k_places")
 _FOUND = ("place", "row", "h")  # by `find_rows`, in a layout
-_SIZES = (
-    *("D", "BLOCK_D", "BLOCK_DV", "REST", "V_IN_K", "PRECISION"),
-    *("TURNED", "SUMS", "IN_TWOS", "BY_HEAD", "FAR"),
-)
+_SIZES = ("D", "BLOCK_D", "BLOCK_DV", "REST", "V_IN_K", "PRECISION", "TURNED", "SUMS", "IN_TWOS", "FAR")
 _FIXED = ("GROUP", "BLOCK_M", "BLOCK_N", "STAGES")
+# what is told of each key of float8
+_CACHE = (
+    *("k_ptr", "k_stride_page", "k_stride_token", "pages_ptr"),
+    *(f"{x}_scale_{part}" for x in "kv" for part in ("ptr", "stride_page", "stride_token")),
+)
 _LAYOUTS = ("gl.SliceLayout(1, SCORES)", "SUMS")
 
 
@@ -51,7 +53,8 @@ class DecodeHopper:
         """The function that makes weights of scores."""
         terms, scale = self.decode.terms, "scale" if self.decode.spec.scores else "scale_log2"
         loads = (*terms.loads("step"), *terms.loads("mask"))
-        results, own, fixed = ("m", "l"), ("m", "l", "score", "k_start", "at", "weights"), ("lo", "hi", scale)
+        results, fixed = ("m", "l"), ("lo", "hi", scale)
+        own = (*results, "score", "k_start", "at", "weights", "v_scales")
         known = {*results, *own, *fixed, "k_pos", "inside", *targets(loads)}
         passed = terms.passed(reads((*terms.score, *terms.keep, *loads)), known)
         return Step("weigh", results, own, (("terms", (*fixed, *passed)),), ("BLOCK_N",), False)
@@ -90,21 +93,30 @@ class DecodeHopper:
         scores = self._visit(
             self.step.packed,
             Statement("mixed", "(k_start < full_lo) | (k_start + BLOCK_N > full_hi)"),
-            Statement("score", "multiply(at, q_buffer, q_rest, keys, SCORES, BLOCK_N, STAGES)"),
+            Statement("score", "multiply(at, q_buffer, q_rest, q_unit, k_scales, keys, SCORES, BLOCK_N, STAGES)"),
             self.step.call("mixed", ""),
         )
         added = "add_weighted(at, acc, k_start, lo, hi, keys, weights, BLOCK_N, STAGES, OUT, WORKER)"
         values = self._visit((), Statement("acc", added))
         copied = "copy_keys(at, k_start, b, kv_h, lo, hi, k_desc, pages_ptr, boxes, BLOCK_N, STAGES, PAGE, ROWS)"
         loads = self._visit((), Statement("", copied))
+        found = "find_pages(pages_ptr, first * BLOCK_N, lo, hi, BLOCK_N, PAGE, gl.SliceLayout(1, BYTES))"
+        pages = f"b + gl.full([BLOCK_N], 0, gl.int32, gl.SliceLayout(1, BYTES)) if pages_ptr is None else {found}"
+        converted = "convert_tile(at, k_start, page, lo, hi, cache, keys, scales, BLOCK_N, STAGES, PAGE, BYTES)"
+        conversions = self._visit((Statement("page", pages),), Statement("page", converted))
         own = needed(self._rows, reads((*start, *scores)))
         of_values, of_loads = (needed(self._rows, reads(visit)) for visit in (values, loads))
         queries = {"q_ptr", "q_stride_token", "q_stride_head", self.sign}
         buffers, stored = ("keys", "weights", "totals"), {"parts_ptr", "Hq", "DV"}
-        work = self._partition("arguments", (*own, *start, *scores), queries | stored, ("q_buffer", *buffers))
-        adding = self._partition("results", (*of_values, *values), stored, buffers)
-        paged = {"pages_stride_sequence", "PAGE", "ROWS"}
-        loading = self._partition("places", (*of_loads, *loads), paged, ("k_desc", "pages_ptr", "boxes"))
+        of_k, of_v = ({f"{x}_scale_{part}" for part in ("ptr", "stride_sequence", "stride_head")} for x in "kv")
+        read = {*queries, *stored, *of_k, "BY_HEAD"}
+        work = self._partition("arguments", (*own, *start, *scores), read, ("q_buffer", *buffers, "scales"))
+        adding = self._partition("results", (*of_values, *values), {*stored, *of_v, "BY_HEAD"}, buffers)
+        paged = {"pages_stride_sequence", "PAGE"}
+        loading = self._partition("places", (*of_loads, *loads), {*paged, "ROWS"}, ("k_desc", "pages_ptr", "boxes"))
+        read = {*paged, *of_k, *of_v, *_CACHE}
+        given = ("k_desc", "pages_ptr", "keys", "scales")
+        converting = self._partition("factors", (*of_loads, *conversions), read, given)
         blocks: dict[str, tuple[Block, ...]] = {
             "sequences": (Bundle("sequences", _SEQUENCES, packs=False),),
             "sequences_packed": (Bundle("sequences", _SEQUENCES, packs=True),),
@@ -117,15 +129,17 @@ class DecodeHopper:
             "scores": scores,
             "values": values,
             "loads": loads,
-            "packed": tuple(dataclasses.replace(x.bundle, packs=True) for x in (work, adding, loading)),
+            "cache": (Bundle("cache", _CACHE, packs=True),),
+            "cache_unpacked": (Bundle("cache", _CACHE, packs=False),),
+            "conversions": conversions,
         }
-        for name, taken, opened in (("work", work, own), ("add", adding, of_values), ("load", loading, of_loads)):
+        roles = {"work": (work, own), "add": (adding, of_values)}
+        roles |= {"load": (loading, of_loads), "convert": (converting, of_loads)}
+        blocks["packed"] = tuple(dataclasses.replace(taken.bundle, packs=True) for taken, _ in roles.values())
+        for name, (taken, opened) in roles.items():
             numbers, rows = numbers_first(terms, opened)
             blocks |= {f"{name}_unpacked": (taken.bundle, *numbers), f"{name}_rows": rows}
-        texts = {
-            f"{name}_takes": ", ".join(x.taken) for name, x in (("work", work), ("add", adding), ("load", loading))
-        }
-        texts |= {"sign": self.sign}
+        texts = {f"{name}_takes": ", ".join(taken.taken) for name, (taken, _) in roles.items()} | {"sign": self.sign}
         grid = "(splits * runtime.cdiv(rows, block_m) * k.shape[2], sequences)"
         return Kernel("attend_split", self.parts, "decode/hopper_split.jinja", grid, self.step, blocks, texts)
 

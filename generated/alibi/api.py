@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d4d01fbf2e09784b
-#   text hash     365bcb17499b5d46
+#   content hash  3aba20fcdacad7e0
+#   text hash     88d855d7040411d0
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

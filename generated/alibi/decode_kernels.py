@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d4d01fbf2e09784b
-#   text hash     043df897b76b6db8
+#   content hash  3aba20fcdacad7e0
+#   text hash     1ab3c9e097fbe314
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -403,7 +403,7 @@ def attend_split(
     SUMS: tl.constexpr, IN_TWOS: tl.constexpr, KV_HEADS: tl.constexpr, BY_HEAD: tl.constexpr, FAR: tl.constexpr,
     OVERLAP: tl.constexpr
 ):  # fmt: skip
-    """Store what a split of the keys of one head gives to a tile of rows: its part of out, and of the LSE."""
+    """Store what a split of keys gives to a tile of rows: its part of out, and of the LSE."""
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d4d01fbf2e09784b
-#   text hash     effa37d04be65a25
+#   content hash  3aba20fcdacad7e0
+#   text hash     a3a3142220cccf14
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d4d01fbf2e09784b
-#   text hash     cbc760f8b571c274
+#   content hash  3aba20fcdacad7e0
+#   text hash     b9163b474eb2ceb3
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d4d01fbf2e09784b
-#   text hash     88122804c05744a7
+#   content hash  3aba20fcdacad7e0
+#   text hash     f006b33ca069dca0
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d4d01fbf2e09784b
-#   text hash     cff58a6ec2023c36
+#   content hash  3aba20fcdacad7e0
+#   text hash     24bf2d88a6ec1644
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  29004132546888b0
-#   text hash     b3340677288b1e94
+#   content hash  889b2606964da6e2
+#   text hash     e1a16e960e62aab2
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

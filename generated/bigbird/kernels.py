@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  29004132546888b0
-#   text hash     6b5bbaf187c2010e
+#   content hash  889b2606964da6e2
+#   text hash     80a290dbe7bb4beb
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  29004132546888b0
-#   text hash     68c0efc58a51c372
+#   content hash  889b2606964da6e2
+#   text hash     67e1a4dff11638a5
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  29004132546888b0
-#   text hash     f2b73af715e89934
+#   content hash  889b2606964da6e2
+#   text hash     a373dfe2d7200d6f
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  29004132546888b0
-#   text hash     58a21c1089de7489
+#   content hash  889b2606964da6e2
+#   text hash     6a6025f2d4c76c44
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

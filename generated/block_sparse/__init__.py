@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  947f98326c75557d
-#   text hash     9d2676b4df7d60e1
+#   content hash  fe0a67ee8b22ea18
+#   text hash     c8f63e2c830b5c3a
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

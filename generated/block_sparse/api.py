@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  947f98326c75557d
-#   text hash     8b3bc615403d2233
+#   content hash  fe0a67ee8b22ea18
+#   text hash     79d9a0e00624c963
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  947f98326c75557d
-#   text hash     52c4f46b9ff01b99
+#   content hash  fe0a67ee8b22ea18
+#   text hash     abf7ba3bf6e82a0f
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  947f98326c75557d
-#   text hash     4bcde31f0df02768
+#   content hash  fe0a67ee8b22ea18
+#   text hash     04d9460af3fc5100
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  947f98326c75557d
-#   text hash     3defa4139e365c37
+#   content hash  fe0a67ee8b22ea18
+#   text hash     0c3d606594e566b4
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1100007b23c63189
-#   text hash     4e306c2ef3930c59
+#   content hash  cc4fdff4579d3f76
+#   text hash     4d06bc3fd895aef6
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1100007b23c63189
-#   text hash     7fb344dfb738a653
+#   content hash  cc4fdff4579d3f76
+#   text hash     5b882c7a7f1104dd
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -403,7 +403,7 @@ def attend_split(
     SUMS: tl.constexpr, IN_TWOS: tl.constexpr, KV_HEADS: tl.constexpr, BY_HEAD: tl.constexpr, FAR: tl.constexpr,
     OVERLAP: tl.constexpr
 ):  # fmt: skip
-    """Store what a split of the keys of one head gives to a tile of rows: its part of out, and of the LSE."""
+    """Store what a split of keys gives to a tile of rows: its part of out, and of the LSE."""
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1100007b23c63189
-#   text hash     75bcf53866baa871
+#   content hash  cc4fdff4579d3f76
+#   text hash     25ce2bde06ea20aa
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1100007b23c63189
-#   text hash     3d95b9fa5302dfca
+#   content hash  cc4fdff4579d3f76
+#   text hash     c4532ce635e8de3d
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

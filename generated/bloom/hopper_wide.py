@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1100007b23c63189
-#   text hash     b02a3190a64c356f
+#   content hash  cc4fdff4579d3f76
+#   text hash     fce17fd761c73369
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

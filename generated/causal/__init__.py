@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a12747fe66911465
-#   text hash     d07b8e9f8b091bde
+#   content hash  fdb0d444407c169f
+#   text hash     ced805e849a7771c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

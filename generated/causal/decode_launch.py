@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a12747fe66911465
-#   text hash     24adef0fd8e6516c
+#   content hash  fdb0d444407c169f
+#   text hash     e8da024e0aede2ad
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

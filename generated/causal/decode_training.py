@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a12747fe66911465
-#   text hash     de9890cf53cf68da
+#   content hash  fdb0d444407c169f
+#   text hash     e7e64abe2f538487
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a12747fe66911465
-#   text hash     521a50d916ffe455
+#   content hash  fdb0d444407c169f
+#   text hash     c805e97433a65189
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

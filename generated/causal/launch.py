@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a12747fe66911465
-#   text hash     f13347fe66870faa
+#   content hash  fdb0d444407c169f
+#   text hash     5bc6e670099f5ae4
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a12747fe66911465
-#   text hash     3bd130480159fcb6
+#   content hash  fdb0d444407c169f
+#   text hash     b2468e7b14baaef8
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e44d56b45f1200fe
-#   text hash     bcedaece9dfbca01
+#   content hash  4e41260087c5953b
+#   text hash     a59f614688fb6642
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

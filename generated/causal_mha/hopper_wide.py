@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e44d56b45f1200fe
-#   text hash     f9a7a37eb3552dbb
+#   content hash  4e41260087c5953b
+#   text hash     6f89195a10781cc6
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

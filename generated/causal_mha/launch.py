@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e44d56b45f1200fe
-#   text hash     45bbcb0ff70a3829
+#   content hash  4e41260087c5953b
+#   text hash     34b5fb99c2ae1a09
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e44d56b45f1200fe
-#   text hash     57a40303654a709f
+#   content hash  4e41260087c5953b
+#   text hash     349ecc938c251a1d
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

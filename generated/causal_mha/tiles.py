@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e44d56b45f1200fe
-#   text hash     d066153b22d276d7
+#   content hash  4e41260087c5953b
+#   text hash     e668fe2d0556b6b1
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

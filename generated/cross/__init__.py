@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e6751b5d0d14088b
-#   text hash     525f783214e61979
+#   content hash  59ede241e678610d
+#   text hash     d239c0f3837379b8
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

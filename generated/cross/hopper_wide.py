@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e6751b5d0d14088b
-#   text hash     dfa9a5f87d0d6e53
+#   content hash  59ede241e678610d
+#   text hash     f9efdb767fbe4827
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e6751b5d0d14088b
-#   text hash     cc2dc941a75abc87
+#   content hash  59ede241e678610d
+#   text hash     702010942f799cd9
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

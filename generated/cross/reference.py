@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e6751b5d0d14088b
-#   text hash     fec02098ad7f4aac
+#   content hash  59ede241e678610d
+#   text hash     35aa37528b2aa396
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e6751b5d0d14088b
-#   text hash     efc2cc5dd755a515
+#   content hash  59ede241e678610d
+#   text hash     28bf127ec0fd23fe
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

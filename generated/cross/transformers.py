@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e6751b5d0d14088b
-#   text hash     e05bd3d61f877d0c
+#   content hash  59ede241e678610d
+#   text hash     23eb0e1bcc0bcf9e
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

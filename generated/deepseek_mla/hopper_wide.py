@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4f3d39f494d354ea
-#   text hash     490bbb6a0d985054
+#   content hash  e7e4d772ac27f83c
+#   text hash     8d287faa15a6b315
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4f3d39f494d354ea
-#   text hash     f01cd1d2a89d3fe0
+#   content hash  e7e4d772ac27f83c
+#   text hash     a7d221d4d2630cc8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4f3d39f494d354ea
-#   text hash     e7d054822896f921
+#   content hash  e7e4d772ac27f83c
+#   text hash     64803640879427e1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4f3d39f494d354ea
-#   text hash     beb56561c1f4afeb
+#   content hash  e7e4d772ac27f83c
+#   text hash     ee6194ecca8a66cd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4556c0275ce5580b
-#   text hash     7746f0fc1baa03ca
+#   content hash  895b38840ba9d90a
+#   text hash     ecdd6032412610ff
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; other names as at its head.
 
@@ -526,7 +526,7 @@ def attend_split(
     PAGE: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BY_HEAD: tl.constexpr,
     OVERLAP: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
-    """Store what a split of the keys of one head gives to a tile of rows: its part of out, and of the LSE."""
+    """Store what a split of keys gives to a tile of rows: its part of out, and of the LSE."""
     FLOAT8: gl.constexpr = isinstance(k_desc, tl.tuple)
     dtype: gl.constexpr = gl.float16 if FLOAT8 else k_desc.dtype
     STRIPS: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4556c0275ce5580b
-#   text hash     db1ab9f9ee6ff4d8
+#   content hash  895b38840ba9d90a
+#   text hash     0e7ebed054f85cc2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -369,7 +369,7 @@ def attend_split(
     PRECISION: tl.constexpr, V_IN_K: tl.constexpr, TURNED: tl.constexpr, SUMS: tl.constexpr,
     IN_TWOS: tl.constexpr, BY_HEAD: tl.constexpr, FAR: tl.constexpr, OVERLAP: tl.constexpr
 ):  # fmt: skip
-    """Store what a split of the keys of one head gives to a tile of rows: its part of out, and of the LSE."""
+    """Store what a split of keys gives to a tile of rows: its part of out, and of the LSE."""
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()

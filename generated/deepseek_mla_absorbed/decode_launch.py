@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4556c0275ce5580b
-#   text hash     ad90b0e83586c0f2
+#   content hash  895b38840ba9d90a
+#   text hash     b364608ae14c7e6c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -145,9 +145,10 @@ def on_hopper(q, k, v, v_in_k, page_table, k_starts, rows):
     if k_starts is not None or not k.numel() or not runtime.is_readable(k):
         return ()
     block_m, block_n, stages, _ = ON_HOPPER
-    # no box reaches into another page; float8 is loaded by rows
-    box = block_n if page_table is None or k.element_size() == 1 else min(block_n, k.shape[1] & -k.shape[1])
-    if box < 8:
+    # no box reaches into another page; float8 is loaded by rows, without any
+    box = block_n if page_table is None else min(block_n, k.shape[1] & -k.shape[1])
+    box = 0 if k.element_size() == 1 else box
+    if 0 < box < 8:
         return ()
     kernels = runtime.hopper_kernels(__package__, "decode", q.device)
     return (block_m, block_n, stages, box, kernels) if kernels else ()

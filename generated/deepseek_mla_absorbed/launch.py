@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4556c0275ce5580b
-#   text hash     bcf5d5b94e2d2f76
+#   content hash  895b38840ba9d90a
+#   text hash     f7e41813c75ecd1e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4556c0275ce5580b
-#   text hash     ae9e20be18c9073a
+#   content hash  895b38840ba9d90a
+#   text hash     92df9276a804cfb5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

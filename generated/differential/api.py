@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2e2c4969994a2a53
-#   text hash     8c49bfddbcb6d8d8
+#   content hash  62b6602b04052ccd
+#   text hash     ba5307305a6bac36
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2e2c4969994a2a53
-#   text hash     1d81fb56e17343ad
+#   content hash  62b6602b04052ccd
+#   text hash     5df434ead1f35a81
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2e2c4969994a2a53
-#   text hash     bbc9da9492ac82bc
+#   content hash  62b6602b04052ccd
+#   text hash     b2de2f017a27acd0
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

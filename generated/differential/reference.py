@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2e2c4969994a2a53
-#   text hash     84b53a8816077cf1
+#   content hash  62b6602b04052ccd
+#   text hash     6afacc94374f2f1d
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

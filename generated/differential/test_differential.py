@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2e2c4969994a2a53
-#   text hash     849df26aa1162c08
+#   content hash  62b6602b04052ccd
+#   text hash     35a6dee7abbbff70
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

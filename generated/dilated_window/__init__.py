@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fe134366cb4e3231
-#   text hash     5260092d15f2c500
+#   content hash  f28c56a541eaf5ae
+#   text hash     a8ee4c2ba5ca2f17
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fe134366cb4e3231
-#   text hash     d1dd6c5d955f3b78
+#   content hash  f28c56a541eaf5ae
+#   text hash     5cb4c37a6f3246db
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

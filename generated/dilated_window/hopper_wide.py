@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fe134366cb4e3231
-#   text hash     198749ed70b01cf0
+#   content hash  f28c56a541eaf5ae
+#   text hash     ab2505f8fbd38969
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fe134366cb4e3231
-#   text hash     a0068ae1520a98bb
+#   content hash  f28c56a541eaf5ae
+#   text hash     50c34d19d002addb
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

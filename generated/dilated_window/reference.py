@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fe134366cb4e3231
-#   text hash     43c66252fd3fa54f
+#   content hash  f28c56a541eaf5ae
+#   text hash     1129c3feb73982d8
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

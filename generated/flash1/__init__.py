@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  38abc6300c2c1e4d
-#   text hash     e40552d561cb9acb
+#   content hash  c3b6aff189eba2cb
+#   text hash     5628b536b7fb3308
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

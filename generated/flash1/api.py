@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  38abc6300c2c1e4d
-#   text hash     11082f74404bb8b5
+#   content hash  c3b6aff189eba2cb
+#   text hash     13c7b0053d68f6db
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  38abc6300c2c1e4d
-#   text hash     cbd3d68b297c964c
+#   content hash  c3b6aff189eba2cb
+#   text hash     e857528f421f1868
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  38abc6300c2c1e4d
-#   text hash     57743b8a66514d09
+#   content hash  c3b6aff189eba2cb
+#   text hash     d1c2a6bc1dd5084a
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  38abc6300c2c1e4d
-#   text hash     a2b3ac6e4d703761
+#   content hash  c3b6aff189eba2cb
+#   text hash     4ac37bf5d971676e
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  db19681e97fb3914
-#   text hash     534f1219d68abb4e
+#   content hash  e9bc598a7f75ebc4
+#   text hash     6a8ad3a66c9894a9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

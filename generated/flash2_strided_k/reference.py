@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  db19681e97fb3914
-#   text hash     6ceb95d270c66169
+#   content hash  e9bc598a7f75ebc4
+#   text hash     2af03ef122e2cd56
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  db19681e97fb3914
-#   text hash     9b2b6f34484cafd6
+#   content hash  e9bc598a7f75ebc4
+#   text hash     48bf000e3daa1a57
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  be60f75c2dc2630f
-#   text hash     b5ab1de76626adda
+#   content hash  dfc22eb2e4c6e83c
+#   text hash     56d665efcc8139f1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

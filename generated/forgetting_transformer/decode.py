@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  be60f75c2dc2630f
-#   text hash     656b393bc1aad4f1
+#   content hash  dfc22eb2e4c6e83c
+#   text hash     5844b65332c22166
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  be60f75c2dc2630f
-#   text hash     31ae42b4f9df770b
+#   content hash  dfc22eb2e4c6e83c
+#   text hash     096af90899dd8099
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  be60f75c2dc2630f
-#   text hash     7e5e3f3c87318e11
+#   content hash  dfc22eb2e4c6e83c
+#   text hash     67700ce8d3d8f981
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

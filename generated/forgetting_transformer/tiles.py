@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  be60f75c2dc2630f
-#   text hash     8fa6da07c2e16112
+#   content hash  dfc22eb2e4c6e83c
+#   text hash     21198dfe09431af5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c5b7cec7a07941bd
-#   text hash     34ea7e9bcefd3b68
+#   content hash  5440e35de4946275
+#   text hash     f54798ca9dedd7a7
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c5b7cec7a07941bd
-#   text hash     5a320690044aec02
+#   content hash  5440e35de4946275
+#   text hash     ab49906ec5bfe9ea
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c5b7cec7a07941bd
-#   text hash     4cf2de1b3126e3d9
+#   content hash  5440e35de4946275
+#   text hash     a499415d243b5e8c
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

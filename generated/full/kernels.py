@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c5b7cec7a07941bd
-#   text hash     11d3e2c1e9abe197
+#   content hash  5440e35de4946275
+#   text hash     acf917f122717df1
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

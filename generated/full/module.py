@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c5b7cec7a07941bd
-#   text hash     c7917d8baf7459c1
+#   content hash  5440e35de4946275
+#   text hash     158d6719dbeae938
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c5b7cec7a07941bd
-#   text hash     05fa15e1b434b97b
+#   content hash  5440e35de4946275
+#   text hash     53e25e142821da13
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

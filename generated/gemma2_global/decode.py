@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  428d370c818518e3
-#   text hash     e5eff1a769c01890
+#   content hash  60f722722b954342
+#   text hash     633ad4e1d57253c5
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  428d370c818518e3
-#   text hash     cb53b8e28b5cabd0
+#   content hash  60f722722b954342
+#   text hash     582d7534b0b2179e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  428d370c818518e3
-#   text hash     fe06e25306fe659c
+#   content hash  60f722722b954342
+#   text hash     37fde5fd5b0aaec6
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  90121bdb03ff3c5f
-#   text hash     bea04c0967acf3ea
+#   content hash  c19edfe0f091b082
+#   text hash     fa253cf1a73da356
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

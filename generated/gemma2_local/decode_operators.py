@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  90121bdb03ff3c5f
-#   text hash     78f717ab8880cda9
+#   content hash  c19edfe0f091b082
+#   text hash     a02591e97b9130c5
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  90121bdb03ff3c5f
-#   text hash     4191a34aefcf0d35
+#   content hash  c19edfe0f091b082
+#   text hash     e4259f44e6701aed
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  90121bdb03ff3c5f
-#   text hash     893618b8daf54bfd
+#   content hash  c19edfe0f091b082
+#   text hash     09e48f0a867bba3c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9ce2e5fa8ba479fc
-#   text hash     e1407119aa6e4470
+#   content hash  21ff5667da64cb0f
+#   text hash     fca8b9c1ccb34bd7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9ce2e5fa8ba479fc
-#   text hash     345c9407969c227c
+#   content hash  21ff5667da64cb0f
+#   text hash     885f354aba80be24
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9ce2e5fa8ba479fc
-#   text hash     0f05b3d39cccffaf
+#   content hash  21ff5667da64cb0f
+#   text hash     5ad72e72a04ac410
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

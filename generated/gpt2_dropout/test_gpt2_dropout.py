@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9ce2e5fa8ba479fc
-#   text hash     69a022a01bcb8354
+#   content hash  21ff5667da64cb0f
+#   text hash     feebed66b5791b48
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

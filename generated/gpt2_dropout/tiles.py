@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9ce2e5fa8ba479fc
-#   text hash     599f2b998248d9bd
+#   content hash  21ff5667da64cb0f
+#   text hash     535b555d815819d9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

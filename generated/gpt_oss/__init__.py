@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  592ddac22fc2b248
-#   text hash     7dc16d830f09df8a
+#   content hash  0efb025b2a775856
+#   text hash     66af431141605139
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  592ddac22fc2b248
-#   text hash     d19af238b07b447e
+#   content hash  0efb025b2a775856
+#   text hash     ec65a3271ee0c0b0
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  592ddac22fc2b248
-#   text hash     b146e756be06c94b
+#   content hash  0efb025b2a775856
+#   text hash     09c3aa38294eafc7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  592ddac22fc2b248
-#   text hash     908f641dec3b77d4
+#   content hash  0efb025b2a775856
+#   text hash     15500f1a631ac11d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

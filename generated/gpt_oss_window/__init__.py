@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6954488cfa43c299
-#   text hash     9e9c5975d5eb5542
+#   content hash  362c2bdc4d3c9ea8
+#   text hash     ff890dfa3d38b517
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

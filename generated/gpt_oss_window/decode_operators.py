@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6954488cfa43c299
-#   text hash     5eb5a4496c936b30
+#   content hash  362c2bdc4d3c9ea8
+#   text hash     e01fce0dfe0b7206
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6954488cfa43c299
-#   text hash     e3efeb8bd5bf9b95
+#   content hash  362c2bdc4d3c9ea8
+#   text hash     f52f6b2dcdf09293
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

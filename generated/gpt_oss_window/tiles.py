@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6954488cfa43c299
-#   text hash     9e94ea8b0e37d4b4
+#   content hash  362c2bdc4d3c9ea8
+#   text hash     ecd755338a576581
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e211c930cbee7e82
-#   text hash     f3e41eb767f0a399
+#   content hash  d8ca4cc8d12e787f
+#   text hash     9f44442858225b0a
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e211c930cbee7e82
-#   text hash     f05d68893db8f8c3
+#   content hash  d8ca4cc8d12e787f
+#   text hash     9c8d7fb469a5c2ce
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e211c930cbee7e82
-#   text hash     0d3dec7f3fd3cba9
+#   content hash  d8ca4cc8d12e787f
+#   text hash     e646078d40f95668
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

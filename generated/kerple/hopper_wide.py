@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e211c930cbee7e82
-#   text hash     f0648f12faf036d1
+#   content hash  d8ca4cc8d12e787f
+#   text hash     b3489e0ea450d4df
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e211c930cbee7e82
-#   text hash     c9f4008e215a1748
+#   content hash  d8ca4cc8d12e787f
+#   text hash     f83d359d9a8ed666
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

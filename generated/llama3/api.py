@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c4507b01336d9489
-#   text hash     b2457818b9faf648
+#   content hash  500871a5ce38a031
+#   text hash     acbebd8d85fce6ff
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c4507b01336d9489
-#   text hash     01b9fa307cad270d
+#   content hash  500871a5ce38a031
+#   text hash     7220eb17e639a39c
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

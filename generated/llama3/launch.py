@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c4507b01336d9489
-#   text hash     73bd70886f5ce4cb
+#   content hash  500871a5ce38a031
+#   text hash     77f9e2a25f168686
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c4507b01336d9489
-#   text hash     66d50b5770f733c7
+#   content hash  500871a5ce38a031
+#   text hash     002291a217a45dae
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

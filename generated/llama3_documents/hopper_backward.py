@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c576d71c496c53c6
-#   text hash     81cee8ac7cdabd4f
+#   content hash  0d601e56671c7707
+#   text hash     9b8a013e7c40ccf1
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c576d71c496c53c6
-#   text hash     fe0dc363a011b0c3
+#   content hash  0d601e56671c7707
+#   text hash     d3e7996ef00e0d73
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c576d71c496c53c6
-#   text hash     972b4392ec885121
+#   content hash  0d601e56671c7707
+#   text hash     09a4a7bd2ba81eff
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c576d71c496c53c6
-#   text hash     8eb35b3aa30e7664
+#   content hash  0d601e56671c7707
+#   text hash     b0b56934cc72153e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c576d71c496c53c6
-#   text hash     bd43c01ba999c409
+#   content hash  0d601e56671c7707
+#   text hash     d0eaf3e94e0bf613
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4a59fce6cf495608
-#   text hash     5d85241b8a641b9e
+#   content hash  d346d6fbe5af9ff4
+#   text hash     f2c606af5afc4c19
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

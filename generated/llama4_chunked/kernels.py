@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4a59fce6cf495608
-#   text hash     85d46c45a8a2b1d9
+#   content hash  d346d6fbe5af9ff4
+#   text hash     49b2b95f68d44bf0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4a59fce6cf495608
-#   text hash     d53e5f7223464f67
+#   content hash  d346d6fbe5af9ff4
+#   text hash     91b40622a583727b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

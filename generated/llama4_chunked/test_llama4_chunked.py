@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4a59fce6cf495608
-#   text hash     a0291afcd3963f77
+#   content hash  d346d6fbe5af9ff4
+#   text hash     8f282cfef406046c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

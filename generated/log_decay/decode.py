@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6eb12f2b427c1f89
-#   text hash     514b789dce1ef597
+#   content hash  ef0a43ebfca69306
+#   text hash     4441dac4f3617363
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

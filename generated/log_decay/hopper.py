@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6eb12f2b427c1f89
-#   text hash     b2e3a52a70c8ce0a
+#   content hash  ef0a43ebfca69306
+#   text hash     10214c03e6333875
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6eb12f2b427c1f89
-#   text hash     4930732517fc2c9b
+#   content hash  ef0a43ebfca69306
+#   text hash     fa86c66558445718
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

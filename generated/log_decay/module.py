@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6eb12f2b427c1f89
-#   text hash     258abf771b44ecb5
+#   content hash  ef0a43ebfca69306
+#   text hash     bebda3a648f30dec
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

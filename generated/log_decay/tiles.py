@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6eb12f2b427c1f89
-#   text hash     530cacba317603ab
+#   content hash  ef0a43ebfca69306
+#   text hash     46642592d964af9f
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  198e1664d9cf6c3b
-#   text hash     1d1d0b4849eb6c9e
+#   content hash  6da91b28e86e6f5c
+#   text hash     100a4fb2702486fd
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  198e1664d9cf6c3b
-#   text hash     a6e23968e8f6da5a
+#   content hash  6da91b28e86e6f5c
+#   text hash     21dce89c00dde15d
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

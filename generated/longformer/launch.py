@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  198e1664d9cf6c3b
-#   text hash     f9262d8bdd1c3646
+#   content hash  6da91b28e86e6f5c
+#   text hash     bb22089f6a7bd9c0
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

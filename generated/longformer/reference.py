@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  198e1664d9cf6c3b
-#   text hash     197c72ab4eb54a9b
+#   content hash  6da91b28e86e6f5c
+#   text hash     f436b541306a335b
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

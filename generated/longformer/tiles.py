@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  198e1664d9cf6c3b
-#   text hash     daf2bbe49b5c5d6e
+#   content hash  6da91b28e86e6f5c
+#   text hash     182fb4b3bb2436ac
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  94356e39afb4b33e
-#   text hash     02eb8166782cb7bf
+#   content hash  d43e3e82ff6416c7
+#   text hash     fb70b64acf5ef9a4
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

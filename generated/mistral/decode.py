@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  94356e39afb4b33e
-#   text hash     a5db30f7e95840c7
+#   content hash  d43e3e82ff6416c7
+#   text hash     4eff26d751d901ac
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

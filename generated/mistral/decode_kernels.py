@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  94356e39afb4b33e
-#   text hash     0bdf67aa59422d94
+#   content hash  d43e3e82ff6416c7
+#   text hash     0a29ce5898b066b3
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -428,7 +428,7 @@ def attend_split(
     TURNED: tl.constexpr, SUMS: tl.constexpr, IN_TWOS: tl.constexpr, KV_HEADS: tl.constexpr,
     BY_HEAD: tl.constexpr, FAR: tl.constexpr, OVERLAP: tl.constexpr
 ):  # fmt: skip
-    """Store what a split of the keys of one head gives to a tile of rows: its part of out, and of the LSE."""
+    """Store what a split of keys gives to a tile of rows: its part of out, and of the LSE."""
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()

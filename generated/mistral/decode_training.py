@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  94356e39afb4b33e
-#   text hash     849b4eb170dafc81
+#   content hash  d43e3e82ff6416c7
+#   text hash     7843eda2d267b8c1
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

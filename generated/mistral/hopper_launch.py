@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  94356e39afb4b33e
-#   text hash     c35bf6a1382632ca
+#   content hash  d43e3e82ff6416c7
+#   text hash     df5d71373c33400b
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

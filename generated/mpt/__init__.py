@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  97c90090206dfa29
-#   text hash     342596bf57c5c569
+#   content hash  1a33536e2a2854dc
+#   text hash     d7e9b71be6968893
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  97c90090206dfa29
-#   text hash     3c234ec4a4ef65f0
+#   content hash  1a33536e2a2854dc
+#   text hash     b237f585ddac8240
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

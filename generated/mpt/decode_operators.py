@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  97c90090206dfa29
-#   text hash     acbc0013edaaed0e
+#   content hash  1a33536e2a2854dc
+#   text hash     21109395e06ab417
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  97c90090206dfa29
-#   text hash     0a260c183f41dbfc
+#   content hash  1a33536e2a2854dc
+#   text hash     e176eef871da6ed7
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

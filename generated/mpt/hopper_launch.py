@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  97c90090206dfa29
-#   text hash     37ea1b68c47b9aff
+#   content hash  1a33536e2a2854dc
+#   text hash     f3655d9112c9675f
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  97c90090206dfa29
-#   text hash     d2c07c9806b58c02
+#   content hash  1a33536e2a2854dc
+#   text hash     de751de871dffdc9
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1a81f4048b9490fc
-#   text hash     5ba38e0671629f7b
+#   content hash  1cc413d26cf47ef2
+#   text hash     cf34069f9cdc125b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

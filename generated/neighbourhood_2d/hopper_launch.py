@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1a81f4048b9490fc
-#   text hash     74d066051ad85035
+#   content hash  1cc413d26cf47ef2
+#   text hash     36a9244c967789ad
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

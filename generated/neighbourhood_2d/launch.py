@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1a81f4048b9490fc
-#   text hash     8eb6c8be76c15f16
+#   content hash  1cc413d26cf47ef2
+#   text hash     cd570ec34784cb2c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

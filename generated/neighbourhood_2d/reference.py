@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1a81f4048b9490fc
-#   text hash     00c2cc742da354a7
+#   content hash  1cc413d26cf47ef2
+#   text hash     585e37c2f962b845
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

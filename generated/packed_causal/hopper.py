@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8952bcda7293e10d
-#   text hash     11f0136192806cf5
+#   content hash  05ef0919cf9fff1d
+#   text hash     ffa691553a3d4007
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8952bcda7293e10d
-#   text hash     a5c3dc3d27bde942
+#   content hash  05ef0919cf9fff1d
+#   text hash     4a52d203b5ce5755
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

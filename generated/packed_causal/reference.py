@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8952bcda7293e10d
-#   text hash     1b191fc87a96dcab
+#   content hash  05ef0919cf9fff1d
+#   text hash     d5ffcf5ea47173d0
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

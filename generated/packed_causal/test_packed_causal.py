@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8952bcda7293e10d
-#   text hash     44f5abd85636b3d3
+#   content hash  05ef0919cf9fff1d
+#   text hash     eec1bd63e12f9566
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

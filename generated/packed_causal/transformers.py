@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8952bcda7293e10d
-#   text hash     ed5e28d7b03c6d59
+#   content hash  05ef0919cf9fff1d
+#   text hash     c5c076dcf761f213
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

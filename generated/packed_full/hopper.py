@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3c6a0c6cf29315d6
-#   text hash     364575c43294d11b
+#   content hash  4baef47ae83e83f4
+#   text hash     cbe5524645e9cb95
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

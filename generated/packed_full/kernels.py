@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3c6a0c6cf29315d6
-#   text hash     dbf0183356650249
+#   content hash  4baef47ae83e83f4
+#   text hash     fe835b4f9547ecdf
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3c6a0c6cf29315d6
-#   text hash     108e7244afdcf06c
+#   content hash  4baef47ae83e83f4
+#   text hash     ffaa0e4b383f3851
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

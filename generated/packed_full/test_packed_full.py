@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3c6a0c6cf29315d6
-#   text hash     86f22ab8f478d5f2
+#   content hash  4baef47ae83e83f4
+#   text hash     f631c8989bd18143
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

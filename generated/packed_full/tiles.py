@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3c6a0c6cf29315d6
-#   text hash     327c5615a150bf33
+#   content hash  4baef47ae83e83f4
+#   text hash     7c9a5224657b43bb
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

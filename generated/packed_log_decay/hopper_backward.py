@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8083a3e7453fa255
-#   text hash     f796226c848dd40f
+#   content hash  b2e9b5c216f8e579
+#   text hash     af01fb1bc20b23b8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8083a3e7453fa255
-#   text hash     ef1934c8aac4e1ee
+#   content hash  b2e9b5c216f8e579
+#   text hash     21330714426cd6cc
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8083a3e7453fa255
-#   text hash     2b171498ae385980
+#   content hash  b2e9b5c216f8e579
+#   text hash     698a1ed8c27f918c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

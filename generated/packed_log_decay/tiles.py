@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8083a3e7453fa255
-#   text hash     9897bd8e02dd21aa
+#   content hash  b2e9b5c216f8e579
+#   text hash     32c40ef1e8528c65
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

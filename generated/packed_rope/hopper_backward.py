@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5b6264669d1242e1
-#   text hash     686c8c918870218a
+#   content hash  f61d7177d06acf67
+#   text hash     79f4bd8985fc9e8d
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5b6264669d1242e1
-#   text hash     b3630919537b856f
+#   content hash  f61d7177d06acf67
+#   text hash     be2f0aaadf20879c
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5b6264669d1242e1
-#   text hash     3677ce1ea73b8623
+#   content hash  f61d7177d06acf67
+#   text hash     eb0d789583fd0728
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

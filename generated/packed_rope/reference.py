@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5b6264669d1242e1
-#   text hash     d9cd9a5a3440a78a
+#   content hash  f61d7177d06acf67
+#   text hash     760b082b00157a6c
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

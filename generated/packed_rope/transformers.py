@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5b6264669d1242e1
-#   text hash     6024876891b47a0d
+#   content hash  f61d7177d06acf67
+#   text hash     3deaadf4b0ac6f20
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

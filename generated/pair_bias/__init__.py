@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  16a70efb68a4b559
-#   text hash     485f244aca768d80
+#   content hash  3f353efbbf241697
+#   text hash     13581a25211b46be
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  16a70efb68a4b559
-#   text hash     b1c4b90da1f107a3
+#   content hash  3f353efbbf241697
+#   text hash     0e5a4f2e129c8232
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

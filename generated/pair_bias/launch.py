@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  16a70efb68a4b559
-#   text hash     2826b0f65e8c07ea
+#   content hash  3f353efbbf241697
+#   text hash     345825dba30f15b3
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  16a70efb68a4b559
-#   text hash     2c81f354dce49a68
+#   content hash  3f353efbbf241697
+#   text hash     bfa6b8207a04d823
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  16a70efb68a4b559
-#   text hash     6a55d4c581128835
+#   content hash  3f353efbbf241697
+#   text hash     3e6cfa7da3040a87
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

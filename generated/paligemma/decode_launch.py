@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1cbe455bbef4f58c
-#   text hash     f1f6ae8330532e02
+#   content hash  bd6b88a066659953
+#   text hash     6f26accc4e24a567
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1cbe455bbef4f58c
-#   text hash     2dab590a4ebc1e44
+#   content hash  bd6b88a066659953
+#   text hash     338c6849cb7b8976
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1cbe455bbef4f58c
-#   text hash     b012ced315e0d11c
+#   content hash  bd6b88a066659953
+#   text hash     43d1a8ca3a7a0db2
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

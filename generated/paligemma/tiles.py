@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1cbe455bbef4f58c
-#   text hash     a3cac3e5a072a612
+#   content hash  bd6b88a066659953
+#   text hash     b70f1a205527e2ad
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

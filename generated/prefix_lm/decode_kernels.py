@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8a8b06272fe2895e
-#   text hash     4c3286dd1ef79d00
+#   content hash  21df515374113bd4
+#   text hash     facd42ce002bbfb3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -400,7 +400,7 @@ def attend_split(
     SUMS: tl.constexpr, IN_TWOS: tl.constexpr, KV_HEADS: tl.constexpr, BY_HEAD: tl.constexpr, FAR: tl.constexpr,
     OVERLAP: tl.constexpr
 ):  # fmt: skip
-    """Store what a split of the keys of one head gives to a tile of rows: its part of out, and of the LSE."""
+    """Store what a split of keys gives to a tile of rows: its part of out, and of the LSE."""
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()

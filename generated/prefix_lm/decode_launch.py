@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8a8b06272fe2895e
-#   text hash     5ce2df8d5e97a5a3
+#   content hash  21df515374113bd4
+#   text hash     2782aa4754ae91aa
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8a8b06272fe2895e
-#   text hash     0db9d07c02835d57
+#   content hash  21df515374113bd4
+#   text hash     8e3a461ef11ebeb0
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

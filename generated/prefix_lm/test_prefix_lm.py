@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8a8b06272fe2895e
-#   text hash     fe7f41e726ca6ef2
+#   content hash  21df515374113bd4
+#   text hash     5cfa7a45fd0ed3ce
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

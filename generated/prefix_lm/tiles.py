@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8a8b06272fe2895e
-#   text hash     05fb4a07b16315ee
+#   content hash  21df515374113bd4
+#   text hash     812e017c474fab2d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

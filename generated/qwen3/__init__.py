@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7258a73bd8c57c6c
-#   text hash     5b6f7e09921f5dc8
+#   content hash  849651b9f0cdada8
+#   text hash     d2167f5fbb86fac3
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7258a73bd8c57c6c
-#   text hash     2c3c3e079bdfb26f
+#   content hash  849651b9f0cdada8
+#   text hash     9b28a041d4f5a181
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -426,7 +426,7 @@ def attend_split(
     TURNED: tl.constexpr, SUMS: tl.constexpr, IN_TWOS: tl.constexpr, KV_HEADS: tl.constexpr,
     BY_HEAD: tl.constexpr, FAR: tl.constexpr, OVERLAP: tl.constexpr
 ):  # fmt: skip
-    """Store what a split of the keys of one head gives to a tile of rows: its part of out, and of the LSE."""
+    """Store what a split of keys gives to a tile of rows: its part of out, and of the LSE."""
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()

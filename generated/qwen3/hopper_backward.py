@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7258a73bd8c57c6c
-#   text hash     3b7e166c6d5d3dd1
+#   content hash  849651b9f0cdada8
+#   text hash     278e6e7886e8ea0f
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7258a73bd8c57c6c
-#   text hash     8ab03ca57b66938b
+#   content hash  849651b9f0cdada8
+#   text hash     8a82da905241368d
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7258a73bd8c57c6c
-#   text hash     6b7dc9c20e1ef771
+#   content hash  849651b9f0cdada8
+#   text hash     b8358487ffe1468a
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ae2b83afa5112a0b
-#   text hash     cd9332ad9d6eddcb
+#   content hash  5ec20d78d6264594
+#   text hash     7e3214844bd03ceb
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

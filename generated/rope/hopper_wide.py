@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ae2b83afa5112a0b
-#   text hash     2747a584a325eca4
+#   content hash  5ec20d78d6264594
+#   text hash     968464260744b0c3
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

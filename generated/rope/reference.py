@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ae2b83afa5112a0b
-#   text hash     595f6b0c6f3fa2e6
+#   content hash  5ec20d78d6264594
+#   text hash     568a264dd62639a5
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ae2b83afa5112a0b
-#   text hash     3be1a03523c60ce1
+#   content hash  5ec20d78d6264594
+#   text hash     922583038c3685ee
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ae2b83afa5112a0b
-#   text hash     b898eac5d82f5dae
+#   content hash  5ec20d78d6264594
+#   text hash     a721f9990e500104
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  65532c76e7174c28
-#   text hash     29bd9b96f116652c
+#   content hash  2a1bb6c51638a673
+#   text hash     28a0bdc5a9e8c946
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

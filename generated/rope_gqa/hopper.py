@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  65532c76e7174c28
-#   text hash     8ab3eee143a501fe
+#   content hash  2a1bb6c51638a673
+#   text hash     ed3d9d6b8c1b5083
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

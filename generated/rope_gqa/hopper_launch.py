@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  65532c76e7174c28
-#   text hash     de61d51b9012c009
+#   content hash  2a1bb6c51638a673
+#   text hash     38255369053fef4e
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

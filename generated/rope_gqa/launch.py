@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  65532c76e7174c28
-#   text hash     e5f56c14d529846f
+#   content hash  2a1bb6c51638a673
+#   text hash     0bcfa1b43533acca
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  65532c76e7174c28
-#   text hash     0549508506fb6f83
+#   content hash  2a1bb6c51638a673
+#   text hash     dc7fc2693d0628eb
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6275023dea85efa8
-#   text hash     18605c74d8905fc5
+#   content hash  1ae1dd0569ce7132
+#   text hash     a945468c2e894319
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6275023dea85efa8
-#   text hash     426ce6b54440bfc1
+#   content hash  1ae1dd0569ce7132
+#   text hash     1d381762d250eeed
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

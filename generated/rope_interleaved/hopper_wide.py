@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6275023dea85efa8
-#   text hash     0e6dd2339792e987
+#   content hash  1ae1dd0569ce7132
+#   text hash     af1e77e53a0f786e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

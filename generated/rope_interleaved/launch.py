@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6275023dea85efa8
-#   text hash     632c3c6f44ff829d
+#   content hash  1ae1dd0569ce7132
+#   text hash     4fa7f5491dab2a00
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

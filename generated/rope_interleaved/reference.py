@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6275023dea85efa8
-#   text hash     9d73cb0e3c2a5bc3
+#   content hash  1ae1dd0569ce7132
+#   text hash     e5a59e8926e32d34
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  97d441df81608384
-#   text hash     8a64c3c0ac3aad57
+#   content hash  3e771c15fe508f38
+#   text hash     72d6d7d1a1eaafad
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

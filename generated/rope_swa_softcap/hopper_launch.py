@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  97d441df81608384
-#   text hash     68267a2741e700a9
+#   content hash  3e771c15fe508f38
+#   text hash     25ad96cc97312e24
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

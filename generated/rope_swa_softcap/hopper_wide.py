@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  97d441df81608384
-#   text hash     2a79d7c71c6c57f8
+#   content hash  3e771c15fe508f38
+#   text hash     c89399ecf3c1f249
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  97d441df81608384
-#   text hash     5e89c9a53dc0b2b4
+#   content hash  3e771c15fe508f38
+#   text hash     0bcdc61fa9b10e9e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

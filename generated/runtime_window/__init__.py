@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1fa6ca3c77eb64d8
-#   text hash     c352c1adb6327541
+#   content hash  c0a3e9bda0ebf5b6
+#   text hash     501a4730be8fcec1
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1fa6ca3c77eb64d8
-#   text hash     068761640a68e3ee
+#   content hash  c0a3e9bda0ebf5b6
+#   text hash     6b87891433d7d759
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

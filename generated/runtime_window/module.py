@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1fa6ca3c77eb64d8
-#   text hash     c5c4d6333ef3b223
+#   content hash  c0a3e9bda0ebf5b6
+#   text hash     bb52af2b23bfa694
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1fa6ca3c77eb64d8
-#   text hash     b3c9549033828dc2
+#   content hash  c0a3e9bda0ebf5b6
+#   text hash     abe47365a0111916
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

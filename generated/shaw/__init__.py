@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  176d0b171dfd86f6
-#   text hash     1dbd6de00993b2c9
+#   content hash  ab8e246703725d91
+#   text hash     9bcd4d4e927cc7df
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

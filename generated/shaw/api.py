@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  176d0b171dfd86f6
-#   text hash     ba7552d3f3739333
+#   content hash  ab8e246703725d91
+#   text hash     8cdc15c8374f94df
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

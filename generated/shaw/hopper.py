@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  176d0b171dfd86f6
-#   text hash     92ff9b263190d818
+#   content hash  ab8e246703725d91
+#   text hash     fe432ac9d7144e0d
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

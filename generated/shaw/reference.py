@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  176d0b171dfd86f6
-#   text hash     d8a044625de7929c
+#   content hash  ab8e246703725d91
+#   text hash     be5a0c9b997de791
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  176d0b171dfd86f6
-#   text hash     49891a0c7ebae542
+#   content hash  ab8e246703725d91
+#   text hash     2b16fd5fb8986378
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

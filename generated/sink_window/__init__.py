@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7bd255c8f9313777
-#   text hash     8cf20a497057374f
+#   content hash  e4d1ac6be139a928
+#   text hash     3507229344563fc3
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7bd255c8f9313777
-#   text hash     1f133260ce898ab5
+#   content hash  e4d1ac6be139a928
+#   text hash     d15b5d937f049f7a
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7bd255c8f9313777
-#   text hash     cd7250de5f663b86
+#   content hash  e4d1ac6be139a928
+#   text hash     0abe8405e1ed7f2a
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7bd255c8f9313777
-#   text hash     e8bdc75c1ce354f7
+#   content hash  e4d1ac6be139a928
+#   text hash     afe08d469212fe98
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

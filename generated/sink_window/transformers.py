@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7bd255c8f9313777
-#   text hash     cf478fa5f855800f
+#   content hash  e4d1ac6be139a928
+#   text hash     141e34bbf96cfb02
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f749ae8cb131dd4e
-#   text hash     ee3afad8debcd5a2
+#   content hash  7d1a417e5895d9f2
+#   text hash     da19f66be77ad809
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f749ae8cb131dd4e
-#   text hash     2450a1726db8c8c7
+#   content hash  7d1a417e5895d9f2
+#   text hash     0c6b679fd0f57483
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -401,7 +401,7 @@ def attend_split(
     TURNED: tl.constexpr, SUMS: tl.constexpr, IN_TWOS: tl.constexpr, KV_HEADS: tl.constexpr,
     BY_HEAD: tl.constexpr, FAR: tl.constexpr, OVERLAP: tl.constexpr
 ):  # fmt: skip
-    """Store what a split of the keys of one head gives to a tile of rows: its part of out, and of the LSE."""
+    """Store what a split of keys gives to a tile of rows: its part of out, and of the LSE."""
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()

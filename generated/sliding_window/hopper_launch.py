@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f749ae8cb131dd4e
-#   text hash     f5a99ff8b6fa44f4
+#   content hash  7d1a417e5895d9f2
+#   text hash     78fe59b2c6fdd812
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f749ae8cb131dd4e
-#   text hash     d391793a606a9dc0
+#   content hash  7d1a417e5895d9f2
+#   text hash     adca654a64ef5f5f
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

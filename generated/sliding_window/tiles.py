@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f749ae8cb131dd4e
-#   text hash     b778b1f64bcb6c6f
+#   content hash  7d1a417e5895d9f2
+#   text hash     b0cda8b1a124dea2
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ac84e8b3a6dac153
-#   text hash     870573261ee85a6d
+#   content hash  bad0fa73a4817857
+#   text hash     642e9a1413450623
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ac84e8b3a6dac153
-#   text hash     96cb8f535a80ccdd
+#   content hash  bad0fa73a4817857
+#   text hash     c062209da068277b
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ac84e8b3a6dac153
-#   text hash     6c63a4758709766c
+#   content hash  bad0fa73a4817857
+#   text hash     395f337c0a149b9e
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

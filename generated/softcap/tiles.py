@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ac84e8b3a6dac153
-#   text hash     9f0cf56563f572e5
+#   content hash  bad0fa73a4817857
+#   text hash     08957a45b5bb7f0f
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ac84e8b3a6dac153
-#   text hash     90af30fd77de5c86
+#   content hash  bad0fa73a4817857
+#   text hash     7c464ce873659ca1
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

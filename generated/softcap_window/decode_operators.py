@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  78aff87be497b4cf
-#   text hash     01d255125fec3521
+#   content hash  b1b867b2461ced18
+#   text hash     59f19b2f6872b177
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

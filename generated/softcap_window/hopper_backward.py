@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  78aff87be497b4cf
-#   text hash     0f19ddc61b56dc40
+#   content hash  b1b867b2461ced18
+#   text hash     99604df3d687b41f
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  78aff87be497b4cf
-#   text hash     8753fdcf3e4094b5
+#   content hash  b1b867b2461ced18
+#   text hash     f3012d4546bc5533
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  78aff87be497b4cf
-#   text hash     49e46dcf0b83fb4e
+#   content hash  b1b867b2461ced18
+#   text hash     229643e3677c812c
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

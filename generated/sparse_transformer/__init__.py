@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ead8f92b4f358469
-#   text hash     28e2b48e889d2961
+#   content hash  1fb5277e1f3be4cd
+#   text hash     ac45d24efc0f0d3e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

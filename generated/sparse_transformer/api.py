@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ead8f92b4f358469
-#   text hash     ce539f14a70b106b
+#   content hash  1fb5277e1f3be4cd
+#   text hash     b2a9119ff758f9cc
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

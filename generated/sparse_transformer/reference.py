@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ead8f92b4f358469
-#   text hash     25d077d19a7f4120
+#   content hash  1fb5277e1f3be4cd
+#   text hash     7cfd0591c6ab0ab0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ead8f92b4f358469
-#   text hash     13e5bc5d92a4685d
+#   content hash  1fb5277e1f3be4cd
+#   text hash     485ed2beadbbfe5c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ead8f92b4f358469
-#   text hash     a74b4ef8e9187409
+#   content hash  1fb5277e1f3be4cd
+#   text hash     e65219c98dbe9872
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

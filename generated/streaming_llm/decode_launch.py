@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  985fb262baca5225
-#   text hash     250383dc89a3fd91
+#   content hash  54feb2e5eff56448
+#   text hash     c8ebc76b66eb3ba5
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

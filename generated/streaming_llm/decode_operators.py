@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  985fb262baca5225
-#   text hash     dedfe5c8526a52eb
+#   content hash  54feb2e5eff56448
+#   text hash     5ce092e6545d09a8
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  985fb262baca5225
-#   text hash     92ab7ebbe7ca09d9
+#   content hash  54feb2e5eff56448
+#   text hash     c2ccfe59e42ed811
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  985fb262baca5225
-#   text hash     122dd3a9722ed939
+#   content hash  54feb2e5eff56448
+#   text hash     878499e0bd158c5d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

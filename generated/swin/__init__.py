@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7a824597a2f863bc
-#   text hash     6d9d33c98e9b8d7c
+#   content hash  21cf8fd462c715ef
+#   text hash     2d025ea96d60a026
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

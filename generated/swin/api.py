@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7a824597a2f863bc
-#   text hash     356428846d4b00c2
+#   content hash  21cf8fd462c715ef
+#   text hash     e94b2d16d1839c90
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7a824597a2f863bc
-#   text hash     f3dc932bd547b751
+#   content hash  21cf8fd462c715ef
+#   text hash     aa2b7fb36a0e55c9
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7a824597a2f863bc
-#   text hash     b43f9c2155f5bee1
+#   content hash  21cf8fd462c715ef
+#   text hash     5813873e31129f81
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  caeb591fda1fc5ec
-#   text hash     0343097b12c53dc7
+#   content hash  7838c8d22b2bd2d2
+#   text hash     f4ec5393c5e4600f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  caeb591fda1fc5ec
-#   text hash     3e587ab4f31e717b
+#   content hash  7838c8d22b2bd2d2
+#   text hash     24cdaa0eab8a6ebe
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  caeb591fda1fc5ec
-#   text hash     f57e0810aa232fb3
+#   content hash  7838c8d22b2bd2d2
+#   text hash     c680457c0f0483e0
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

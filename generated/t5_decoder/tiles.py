@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  caeb591fda1fc5ec
-#   text hash     f3e0fca3fed25e15
+#   content hash  7838c8d22b2bd2d2
+#   text hash     83305a7dd870947f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

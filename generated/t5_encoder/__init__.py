@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bfbf309e86f264fc
-#   text hash     3fcff287c26eb7f4
+#   content hash  5d26385c58b00b52
+#   text hash     25cab50e79859989
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bfbf309e86f264fc
-#   text hash     db71ef39c5159a72
+#   content hash  5d26385c58b00b52
+#   text hash     9f1b107a2e279ca7
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bfbf309e86f264fc
-#   text hash     30b3a2408a517cbb
+#   content hash  5d26385c58b00b52
+#   text hash     9bf0022141824b05
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bfbf309e86f264fc
-#   text hash     3d14e6a80cffccd1
+#   content hash  5d26385c58b00b52
+#   text hash     c602318ed2f360d3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

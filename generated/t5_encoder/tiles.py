@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bfbf309e86f264fc
-#   text hash     73ad9eb5073270ab
+#   content hash  5d26385c58b00b52
+#   text hash     83110450774bc3d4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  fa85aa8711ac195b
-#   text hash     6de22c228f0e0800
+#   content hash  8578b71b8ef0efa7
+#   text hash     dd08d3e4fa4a81c8
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

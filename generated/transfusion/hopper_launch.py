@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  fa85aa8711ac195b
-#   text hash     b2a3018d855c90bd
+#   content hash  8578b71b8ef0efa7
+#   text hash     5ce79ba45712bb93
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  fa85aa8711ac195b
-#   text hash     d6d2c8856f496094
+#   content hash  8578b71b8ef0efa7
+#   text hash     e0a6dbefaa1f358b
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  fa85aa8711ac195b
-#   text hash     d6767f7cd0b7989b
+#   content hash  8578b71b8ef0efa7
+#   text hash     127414eb76e4de3e
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  fa85aa8711ac195b
-#   text hash     825dbaf29878a132
+#   content hash  8578b71b8ef0efa7
+#   text hash     a3be58b9c0484d25
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

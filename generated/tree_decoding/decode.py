@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  818dcb25b44a9060
-#   text hash     885a8781b1f2141f
+#   content hash  6dbcb340061616b7
+#   text hash     b92def4d06c7754b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

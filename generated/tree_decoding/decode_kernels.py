@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  818dcb25b44a9060
-#   text hash     7544f941fb55cde3
+#   content hash  6dbcb340061616b7
+#   text hash     746756a3bce3bb00
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -439,7 +439,7 @@ def attend_split(
     TURNED: tl.constexpr, SUMS: tl.constexpr, IN_TWOS: tl.constexpr, KV_HEADS: tl.constexpr,
     BY_HEAD: tl.constexpr, FAR: tl.constexpr, OVERLAP: tl.constexpr
 ):  # fmt: skip
-    """Store what a split of the keys of one head gives to a tile of rows: its part of out, and of the LSE."""
+    """Store what a split of keys gives to a tile of rows: its part of out, and of the LSE."""
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()

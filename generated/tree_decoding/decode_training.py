@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  818dcb25b44a9060
-#   text hash     fbb3771580c1e538
+#   content hash  6dbcb340061616b7
+#   text hash     bd2c38d10b0782d5
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  818dcb25b44a9060
-#   text hash     1468c340617fbd89
+#   content hash  6dbcb340061616b7
+#   text hash     2ad6a882e86251e0
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  818dcb25b44a9060
-#   text hash     105dfb11cce1e11a
+#   content hash  6dbcb340061616b7
+#   text hash     aecbc5b9d18e67ad
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

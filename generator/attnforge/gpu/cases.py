@@ -141,7 +141,7 @@ class Cases(NamedTuple):
         keys = {"k_desc": f"tensordesc<{self.dtype}[1,1,{rows},64]>"}
         if float8:
             keys = {"k_desc": "tuple<*fp8e4nv,i32,i32,i32>", **{f"{x}_scale_ptr": "*fp32" for x in "kv"}}
-            told["BY_HEAD"] = float8 == "head"
+            told |= {"BY_HEAD": float8 == "head", "ROWS": 0}
         return [
             case._replace(
                 name=f"decode_hopper.{case.name}",

@@ -48,7 +48,8 @@ SHAPES = (  # sequences, query heads, key heads, keys, head size
 )
 TILES = ((32, 64, 128), (2, 4), (2, 3, 4), (128, 256, 512, 1024))  # keys, warps, stages, keys of a split
 LATENT = "deepseek_mla_absorbed"
-LATENT_SHAPES = ((8, 128, 8192), (1, 128, 65536), (32, 128, 4096), (8, 16, 8192))  # sequences, query heads, keys
+# sequences, query heads, keys
+LATENT_SHAPES = ((8, 128, 8192), (1, 128, 65536), (32, 128, 4096), (8, 32, 8192), (8, 16, 8192))
 # keys, warps and stages, by whether a program has 64 rows or 16; keys of a split
 LATENT_TILES = {
     True: ((32, 8, 3), (32, 8, 4), (64, 8, 2), (64, 16, 2), (32, 16, 3), (16, 8, 4), (128, 8, 1)),
@@ -221,12 +222,12 @@ def latent_heads(limit: float) -> list[dict[str, Any]]:
         for page in (16, 64):
             pk, pv, table = latent_pages(k, page)
             calls[f"page {page}"] = ours(LATENT, q, pk, pv, lengths, page_table=table)
-        if torch.cuda.get_device_capability() == (9, 0):
-            calls |= {f"{name} portable": portable(calls[name]) for name in ("dense", "page 64")}
         if torch.cuda.get_device_capability() >= (8, 9):
             scales = dict.fromkeys(("k_scale", "v_scale"), torch.ones((), device="cuda"))
             short = k.to(torch.float8_e4m3fn)
             calls["float8"] = ours(LATENT, q, short, short[..., :512], lengths, **scales)
+        if torch.cuda.get_device_capability() == (9, 0):
+            calls |= {f"{name} portable": portable(calls[name]) for name in ("dense", "page 64", "float8")}
         times = in_turns(calls)
         least, work = k.nbytes / limit, 2 * b * hq * n * (576 + 512)
         print(f"latent B{b} {hq} heads, keys {n}, {k.nbytes >> 20} MiB, at copy bandwidth {least:.4f} ms")

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3aba20fcdacad7e0
-#   text hash     da11bc3b59b08544
+#   content hash  8296239fa0854781
+#   text hash     d2dc98328ce0b707
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

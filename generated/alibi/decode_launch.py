@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3aba20fcdacad7e0
-#   text hash     a3a3142220cccf14
+#   content hash  8296239fa0854781
+#   text hash     4b769e28aa38e436
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

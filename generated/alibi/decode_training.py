@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3aba20fcdacad7e0
-#   text hash     8d7544dcaba7a148
+#   content hash  8296239fa0854781
+#   text hash     741601a12bb20d8e
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

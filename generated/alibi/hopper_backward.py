@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3aba20fcdacad7e0
-#   text hash     8f89932acf6d492e
+#   content hash  8296239fa0854781
+#   text hash     d6f0df6c53af780a
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3aba20fcdacad7e0
-#   text hash     b164d6fb9ce70884
+#   content hash  8296239fa0854781
+#   text hash     6605aa138395e7ba
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

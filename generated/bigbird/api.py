@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  889b2606964da6e2
-#   text hash     6b256bfefb8850c5
+#   content hash  5e33215d8f86e267
+#   text hash     68fd17fa4318653f
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

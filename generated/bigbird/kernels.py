@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  889b2606964da6e2
-#   text hash     80a290dbe7bb4beb
+#   content hash  5e33215d8f86e267
+#   text hash     8bb1e8db95026cbd
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  889b2606964da6e2
-#   text hash     a373dfe2d7200d6f
+#   content hash  5e33215d8f86e267
+#   text hash     c9aba09b02b89a1a
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  889b2606964da6e2
-#   text hash     6a6025f2d4c76c44
+#   content hash  5e33215d8f86e267
+#   text hash     67cf7d3b6a31b6c8
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  889b2606964da6e2
-#   text hash     d25c158f91a59240
+#   content hash  5e33215d8f86e267
+#   text hash     307fa24ab5464db4
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fe0a67ee8b22ea18
-#   text hash     c8f63e2c830b5c3a
+#   content hash  5e76a0fc919d85d8
+#   text hash     2fc23d59b39c298f
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fe0a67ee8b22ea18
-#   text hash     79d9a0e00624c963
+#   content hash  5e76a0fc919d85d8
+#   text hash     0be86ef764bed2d9
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

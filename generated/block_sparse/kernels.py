@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fe0a67ee8b22ea18
-#   text hash     abf7ba3bf6e82a0f
+#   content hash  5e76a0fc919d85d8
+#   text hash     84be1d46962226eb
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fe0a67ee8b22ea18
-#   text hash     373866e34c814f07
+#   content hash  5e76a0fc919d85d8
+#   text hash     a89a1d9808952141
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

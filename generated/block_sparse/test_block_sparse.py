@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fe0a67ee8b22ea18
-#   text hash     0c3d606594e566b4
+#   content hash  5e76a0fc919d85d8
+#   text hash     8a7f30e8aaee573d
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cc4fdff4579d3f76
-#   text hash     5b882c7a7f1104dd
+#   content hash  3f17afb6f11af2e0
+#   text hash     6f358011c1ab2015
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

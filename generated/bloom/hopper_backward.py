@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cc4fdff4579d3f76
-#   text hash     8ef865d7fff1e407
+#   content hash  3f17afb6f11af2e0
+#   text hash     dd754d02a9df0444
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

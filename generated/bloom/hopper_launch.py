@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cc4fdff4579d3f76
-#   text hash     9436b55b85920201
+#   content hash  3f17afb6f11af2e0
+#   text hash     1e3ba87467344e45
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

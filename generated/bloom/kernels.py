@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cc4fdff4579d3f76
-#   text hash     b2a87a9312ff5068
+#   content hash  3f17afb6f11af2e0
+#   text hash     e9228b2cf8efd063
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cc4fdff4579d3f76
-#   text hash     b6f859756c0206cb
+#   content hash  3f17afb6f11af2e0
+#   text hash     0ffcd99ca2d8bb06
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fdb0d444407c169f
-#   text hash     ced805e849a7771c
+#   content hash  0ff5407b61a1d6e4
+#   text hash     8d876f83fa1eac85
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fdb0d444407c169f
-#   text hash     7aa627fc8a71a4ac
+#   content hash  0ff5407b61a1d6e4
+#   text hash     dd0762050308763f
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fdb0d444407c169f
-#   text hash     e8da024e0aede2ad
+#   content hash  0ff5407b61a1d6e4
+#   text hash     be753c4ae674cb9d
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

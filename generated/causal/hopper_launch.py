@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fdb0d444407c169f
-#   text hash     952b7e27711d90a9
+#   content hash  0ff5407b61a1d6e4
+#   text hash     e1a68389671751d5
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

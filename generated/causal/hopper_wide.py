@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fdb0d444407c169f
-#   text hash     91c9dfa61f9434fa
+#   content hash  0ff5407b61a1d6e4
+#   text hash     99e44a8e99c16871
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

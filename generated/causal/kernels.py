@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fdb0d444407c169f
-#   text hash     c805e97433a65189
+#   content hash  0ff5407b61a1d6e4
+#   text hash     26fadd23d97acef7
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

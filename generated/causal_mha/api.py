@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4e41260087c5953b
-#   text hash     a026e1e79fb9426e
+#   content hash  4cead57087bbd9ae
+#   text hash     110213c53a0f1cbc
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

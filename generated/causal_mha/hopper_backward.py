@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4e41260087c5953b
-#   text hash     9490cfce49dc5b36
+#   content hash  4cead57087bbd9ae
+#   text hash     6885cc71c8c3124f
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4e41260087c5953b
-#   text hash     0ac7ccdf726fb48c
+#   content hash  4cead57087bbd9ae
+#   text hash     35efaf942e4c663e
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4e41260087c5953b
-#   text hash     e668fe2d0556b6b1
+#   content hash  4cead57087bbd9ae
+#   text hash     31d6c1a9db74a8d1
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

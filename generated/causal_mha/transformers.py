@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4e41260087c5953b
-#   text hash     293a60736023d10f
+#   content hash  4cead57087bbd9ae
+#   text hash     786e987bfa62e2c8
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  59ede241e678610d
-#   text hash     f0fb630487baa490
+#   content hash  fa936f591319d630
+#   text hash     d06b0afd0b8ef002
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

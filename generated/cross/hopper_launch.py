@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  59ede241e678610d
-#   text hash     3bab5c81287c4c08
+#   content hash  fa936f591319d630
+#   text hash     1734f29ccf8bce2a
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

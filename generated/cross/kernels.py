@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  59ede241e678610d
-#   text hash     702010942f799cd9
+#   content hash  fa936f591319d630
+#   text hash     8a9e23a4ff8cce5a
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

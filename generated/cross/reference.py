@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  59ede241e678610d
-#   text hash     35aa37528b2aa396
+#   content hash  fa936f591319d630
+#   text hash     e3d1743e20d3caea
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

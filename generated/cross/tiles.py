@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  59ede241e678610d
-#   text hash     28bf127ec0fd23fe
+#   content hash  fa936f591319d630
+#   text hash     9a4528e566722a6c
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

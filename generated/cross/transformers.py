@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  59ede241e678610d
-#   text hash     23eb0e1bcc0bcf9e
+#   content hash  fa936f591319d630
+#   text hash     6ab5c46b4e4b5fd8
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e7e4d772ac27f83c
-#   text hash     9f4ace5fbed1d02f
+#   content hash  e7f1baf203c0e866
+#   text hash     10bef3dcb9662184
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e7e4d772ac27f83c
-#   text hash     ee24cd820ab17a09
+#   content hash  e7f1baf203c0e866
+#   text hash     8e0d32a26f41893f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e7e4d772ac27f83c
-#   text hash     a7d221d4d2630cc8
+#   content hash  e7f1baf203c0e866
+#   text hash     925384e0cb767e38
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e7e4d772ac27f83c
-#   text hash     ee6194ecca8a66cd
+#   content hash  e7f1baf203c0e866
+#   text hash     0796a739f532d454
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e7e4d772ac27f83c
-#   text hash     3ebe5b26a97a01fb
+#   content hash  e7f1baf203c0e866
+#   text hash     1d896c2fb31e32c5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  895b38840ba9d90a
-#   text hash     0e7ebed054f85cc2
+#   content hash  2f47d998330018bd
+#   text hash     ef263c65b1fd6411
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

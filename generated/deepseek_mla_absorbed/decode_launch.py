@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  895b38840ba9d90a
-#   text hash     b364608ae14c7e6c
+#   content hash  2f47d998330018bd
+#   text hash     fe43fedc71b64b58
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  895b38840ba9d90a
-#   text hash     9573022fc7bb845c
+#   content hash  2f47d998330018bd
+#   text hash     26a38205aa09bf7e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  895b38840ba9d90a
-#   text hash     f7e41813c75ecd1e
+#   content hash  2f47d998330018bd
+#   text hash     4181638456c0943c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

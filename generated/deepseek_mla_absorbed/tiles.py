@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  895b38840ba9d90a
-#   text hash     58f16e5d380a22f5
+#   content hash  2f47d998330018bd
+#   text hash     e5effeb3d10190c0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

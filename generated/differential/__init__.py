@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  62b6602b04052ccd
-#   text hash     8e6dcbfaf33e057c
+#   content hash  22a1b8ca1620258c
+#   text hash     044cd865afdf9db1
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  62b6602b04052ccd
-#   text hash     5df434ead1f35a81
+#   content hash  22a1b8ca1620258c
+#   text hash     a17b4400807ef5ed
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

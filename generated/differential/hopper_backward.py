@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  62b6602b04052ccd
-#   text hash     0b90e2e43d7de8a9
+#   content hash  22a1b8ca1620258c
+#   text hash     d31f429e11ce063b
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

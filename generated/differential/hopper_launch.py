@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  62b6602b04052ccd
-#   text hash     3b83226d8ac4b0a7
+#   content hash  22a1b8ca1620258c
+#   text hash     3107cf9f430221a9
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

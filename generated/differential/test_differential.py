@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  62b6602b04052ccd
-#   text hash     35a6dee7abbbff70
+#   content hash  22a1b8ca1620258c
+#   text hash     5b0a7f4a8db91857
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

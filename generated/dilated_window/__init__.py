@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f28c56a541eaf5ae
-#   text hash     a8ee4c2ba5ca2f17
+#   content hash  6488e0a8fc6f2384
+#   text hash     5621450182700aef
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f28c56a541eaf5ae
-#   text hash     ab2505f8fbd38969
+#   content hash  6488e0a8fc6f2384
+#   text hash     3ca72649db171891
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

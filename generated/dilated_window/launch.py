@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f28c56a541eaf5ae
-#   text hash     50c34d19d002addb
+#   content hash  6488e0a8fc6f2384
+#   text hash     7b9633ef1a7a5a83
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

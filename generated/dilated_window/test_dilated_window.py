@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f28c56a541eaf5ae
-#   text hash     a5dd6ad0e5b20790
+#   content hash  6488e0a8fc6f2384
+#   text hash     827acae36fb438cf
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f28c56a541eaf5ae
-#   text hash     8a5a0d1999ec0d5b
+#   content hash  6488e0a8fc6f2384
+#   text hash     4d4305df3e251cc7
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c3b6aff189eba2cb
-#   text hash     5628b536b7fb3308
+#   content hash  05cc5d7ac1bfc075
+#   text hash     9b85d03b7d09c3e3
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

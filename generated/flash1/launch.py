@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c3b6aff189eba2cb
-#   text hash     e857528f421f1868
+#   content hash  05cc5d7ac1bfc075
+#   text hash     ef43519337b61de1
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

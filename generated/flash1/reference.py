@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c3b6aff189eba2cb
-#   text hash     31ecf460aca5893b
+#   content hash  05cc5d7ac1bfc075
+#   text hash     e71487461b2b0a2c
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c3b6aff189eba2cb
-#   text hash     d1c2a6bc1dd5084a
+#   content hash  05cc5d7ac1bfc075
+#   text hash     8333571cf5df3ff4
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

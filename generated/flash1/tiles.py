@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c3b6aff189eba2cb
-#   text hash     4ac37bf5d971676e
+#   content hash  05cc5d7ac1bfc075
+#   text hash     7c09ae4c8804f1a4
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

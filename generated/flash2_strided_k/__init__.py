@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e9bc598a7f75ebc4
-#   text hash     4824bde056a33b74
+#   content hash  c3f77cb4845a74a7
+#   text hash     b4d84cb7ec550164
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

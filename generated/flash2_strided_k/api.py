@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e9bc598a7f75ebc4
-#   text hash     1e6efab655fcd421
+#   content hash  c3f77cb4845a74a7
+#   text hash     c576a1958eedcf2e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e9bc598a7f75ebc4
-#   text hash     6a8ad3a66c9894a9
+#   content hash  c3f77cb4845a74a7
+#   text hash     e4fed312d690b50d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

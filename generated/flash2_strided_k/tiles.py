@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e9bc598a7f75ebc4
-#   text hash     86eed3714842968d
+#   content hash  c3f77cb4845a74a7
+#   text hash     367eb2dddbf012b0
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

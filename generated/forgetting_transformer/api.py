@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  dfc22eb2e4c6e83c
-#   text hash     a9cfd52585c21594
+#   content hash  28ba1a9188aaee3c
+#   text hash     ecdfaa3cf315475f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  dfc22eb2e4c6e83c
-#   text hash     0b66b9134c28a98b
+#   content hash  28ba1a9188aaee3c
+#   text hash     2d79971f4e6bdd50
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

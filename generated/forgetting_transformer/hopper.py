@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  dfc22eb2e4c6e83c
-#   text hash     ead9104e27fe6943
+#   content hash  28ba1a9188aaee3c
+#   text hash     9e142338e3aac096
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

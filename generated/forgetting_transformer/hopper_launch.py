@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  dfc22eb2e4c6e83c
-#   text hash     66ea80c37f0d89e1
+#   content hash  28ba1a9188aaee3c
+#   text hash     6bb9189898f54cfa
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

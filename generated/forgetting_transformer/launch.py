@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  dfc22eb2e4c6e83c
-#   text hash     18fd4ed34a6320a3
+#   content hash  28ba1a9188aaee3c
+#   text hash     c57a421633727fa6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

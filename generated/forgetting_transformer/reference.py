@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  dfc22eb2e4c6e83c
-#   text hash     67700ce8d3d8f981
+#   content hash  28ba1a9188aaee3c
+#   text hash     8f8eb4ad5a9c0901
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

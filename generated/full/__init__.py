@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5440e35de4946275
-#   text hash     f54798ca9dedd7a7
+#   content hash  c7e7ab39ce31121b
+#   text hash     fc19114fd3078091
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5440e35de4946275
-#   text hash     ab49906ec5bfe9ea
+#   content hash  c7e7ab39ce31121b
+#   text hash     f46698ee4787cc7e
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5440e35de4946275
-#   text hash     a18f2e948131ce5c
+#   content hash  c7e7ab39ce31121b
+#   text hash     b0777c7391dde620
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

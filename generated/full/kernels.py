@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5440e35de4946275
-#   text hash     acf917f122717df1
+#   content hash  c7e7ab39ce31121b
+#   text hash     bbf181ab8fad30ad
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

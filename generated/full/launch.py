@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5440e35de4946275
-#   text hash     e09a3798c41e80f1
+#   content hash  c7e7ab39ce31121b
+#   text hash     484a7901c5264123
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5440e35de4946275
-#   text hash     e885210b3282dd07
+#   content hash  c7e7ab39ce31121b
+#   text hash     ea6010d73f88175a
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5440e35de4946275
-#   text hash     53e25e142821da13
+#   content hash  c7e7ab39ce31121b
+#   text hash     66351a7aea40643a
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  60f722722b954342
-#   text hash     d9840a7669129849
+#   content hash  da50016107f5ac10
+#   text hash     dd38227e90f688ae
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  60f722722b954342
-#   text hash     bf96173c4b2d16d6
+#   content hash  da50016107f5ac10
+#   text hash     66800226ed713065
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  60f722722b954342
-#   text hash     6830941dd883b852
+#   content hash  da50016107f5ac10
+#   text hash     696fe40362fef247
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

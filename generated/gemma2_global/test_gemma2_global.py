@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  60f722722b954342
-#   text hash     37fde5fd5b0aaec6
+#   content hash  da50016107f5ac10
+#   text hash     b65f58e377b97b36
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

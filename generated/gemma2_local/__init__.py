@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c19edfe0f091b082
-#   text hash     cd499dbec15d0031
+#   content hash  3848ea936b7b4f56
+#   text hash     9cefa0c560393572
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c19edfe0f091b082
-#   text hash     d4913c44612a0794
+#   content hash  3848ea936b7b4f56
+#   text hash     eaf86b17c31d162e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c19edfe0f091b082
-#   text hash     e4259f44e6701aed
+#   content hash  3848ea936b7b4f56
+#   text hash     71bc01647659ff46
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

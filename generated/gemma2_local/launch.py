@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c19edfe0f091b082
-#   text hash     42c893c6ac5c9bad
+#   content hash  3848ea936b7b4f56
+#   text hash     06f65ea2a68534bd
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

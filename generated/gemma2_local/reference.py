@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c19edfe0f091b082
-#   text hash     58874cf3f4779e20
+#   content hash  3848ea936b7b4f56
+#   text hash     505437e3b0bc0b75
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

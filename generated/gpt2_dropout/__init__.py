@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  21ff5667da64cb0f
-#   text hash     1147d02417d772bc
+#   content hash  6d8573ed4ca7b68d
+#   text hash     565c7895b46a47ee
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  21ff5667da64cb0f
-#   text hash     610d5bbdc21e26b5
+#   content hash  6d8573ed4ca7b68d
+#   text hash     bac13303b41cc6e0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

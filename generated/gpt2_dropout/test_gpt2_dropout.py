@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  21ff5667da64cb0f
-#   text hash     feebed66b5791b48
+#   content hash  6d8573ed4ca7b68d
+#   text hash     a07e24b8cc8e433f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0efb025b2a775856
-#   text hash     9af5f6a5c8afe660
+#   content hash  a56e230367387654
+#   text hash     9196c68d4ede1b31
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

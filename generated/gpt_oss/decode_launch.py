@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0efb025b2a775856
-#   text hash     a4e590cc347aa6b7
+#   content hash  a56e230367387654
+#   text hash     f97a78319523d938
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0efb025b2a775856
-#   text hash     ec65a3271ee0c0b0
+#   content hash  a56e230367387654
+#   text hash     5929b0ccb9c7ac70
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0efb025b2a775856
-#   text hash     2dfedc207c0b7bb4
+#   content hash  a56e230367387654
+#   text hash     44d3ae5b77bb3780
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0efb025b2a775856
-#   text hash     0b78ff4b3a8ae8a2
+#   content hash  a56e230367387654
+#   text hash     dd181ec541728c54
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

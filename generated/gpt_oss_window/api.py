@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  362c2bdc4d3c9ea8
-#   text hash     bda2c30c1fe2fb72
+#   content hash  3130140892bdc413
+#   text hash     ae0d2bc23cc18167
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  362c2bdc4d3c9ea8
-#   text hash     b768b8217973035c
+#   content hash  3130140892bdc413
+#   text hash     e34c4417c04b35f1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  362c2bdc4d3c9ea8
-#   text hash     239f36cfe91c3102
+#   content hash  3130140892bdc413
+#   text hash     66153ed524c6953d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d8ca4cc8d12e787f
-#   text hash     9c8d7fb469a5c2ce
+#   content hash  2f3b038535488826
+#   text hash     8a531b9813103b11
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d8ca4cc8d12e787f
-#   text hash     f83d359d9a8ed666
+#   content hash  2f3b038535488826
+#   text hash     e97760e029616e89
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d8ca4cc8d12e787f
-#   text hash     304059a96205093b
+#   content hash  2f3b038535488826
+#   text hash     4a6cd36117e112ed
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d8ca4cc8d12e787f
-#   text hash     d47ec0a706e58130
+#   content hash  2f3b038535488826
+#   text hash     80ac521efaf5c0a2
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  500871a5ce38a031
-#   text hash     cae20d77ae3d19e8
+#   content hash  305b182ad58f40d5
+#   text hash     5227be14a0f93e19
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

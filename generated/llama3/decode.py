@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  500871a5ce38a031
-#   text hash     760d648e665dce51
+#   content hash  305b182ad58f40d5
+#   text hash     7a8398ee68081e5e
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

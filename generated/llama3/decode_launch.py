@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  500871a5ce38a031
-#   text hash     9e69e125cd81f7d7
+#   content hash  305b182ad58f40d5
+#   text hash     3e88b76c80600cc2
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

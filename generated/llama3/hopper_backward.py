@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  500871a5ce38a031
-#   text hash     f9ea5c6368d38876
+#   content hash  305b182ad58f40d5
+#   text hash     9ea73eb9ab9815bc
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

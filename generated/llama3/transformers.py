@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  500871a5ce38a031
-#   text hash     e79e9952794633c5
+#   content hash  305b182ad58f40d5
+#   text hash     897a9ecda273292e
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

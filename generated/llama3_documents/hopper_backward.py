@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0d601e56671c7707
-#   text hash     9b8a013e7c40ccf1
+#   content hash  0671233c5e980566
+#   text hash     8c1bfbb39bec86f2
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0d601e56671c7707
-#   text hash     d3e7996ef00e0d73
+#   content hash  0671233c5e980566
+#   text hash     e2d0b585da430767
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

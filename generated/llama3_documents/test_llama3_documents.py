@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0d601e56671c7707
-#   text hash     10bdf52eaaed5a17
+#   content hash  0671233c5e980566
+#   text hash     396461dd68a02ad0
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0d601e56671c7707
-#   text hash     d0eaf3e94e0bf613
+#   content hash  0671233c5e980566
+#   text hash     7bbc9a1a4cf16c62
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

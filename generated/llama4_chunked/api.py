@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d346d6fbe5af9ff4
-#   text hash     22bebf1482e8fa91
+#   content hash  c7504cb30ff37ad6
+#   text hash     9a7a7a911a035b91
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d346d6fbe5af9ff4
-#   text hash     6a7661aa307402fd
+#   content hash  c7504cb30ff37ad6
+#   text hash     fda45f866dc1114a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

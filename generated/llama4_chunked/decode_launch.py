@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d346d6fbe5af9ff4
-#   text hash     c31abbfa12894ad4
+#   content hash  c7504cb30ff37ad6
+#   text hash     d3a859186aced181
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

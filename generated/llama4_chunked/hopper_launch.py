@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d346d6fbe5af9ff4
-#   text hash     cf0397b9f049461b
+#   content hash  c7504cb30ff37ad6
+#   text hash     07b9aa105b35fa0d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

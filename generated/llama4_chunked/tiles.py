@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d346d6fbe5af9ff4
-#   text hash     23ea38f281cf584b
+#   content hash  c7504cb30ff37ad6
+#   text hash     bbbfa2f2fbac584f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

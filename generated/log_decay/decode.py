@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ef0a43ebfca69306
-#   text hash     4441dac4f3617363
+#   content hash  3ff3a38d36c8322d
+#   text hash     c2d7c3ea2b4d4991
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

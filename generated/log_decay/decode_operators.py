@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ef0a43ebfca69306
-#   text hash     e959e1059609d927
+#   content hash  3ff3a38d36c8322d
+#   text hash     0c25ed207992b7b8
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

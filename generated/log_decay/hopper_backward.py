@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ef0a43ebfca69306
-#   text hash     5da7b696e9ceb64a
+#   content hash  3ff3a38d36c8322d
+#   text hash     ab948226f85480cc
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

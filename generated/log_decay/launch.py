@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ef0a43ebfca69306
-#   text hash     8296330f09b2d453
+#   content hash  3ff3a38d36c8322d
+#   text hash     f04295eeedae2c95
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ef0a43ebfca69306
-#   text hash     8c08a6b7fd30753a
+#   content hash  3ff3a38d36c8322d
+#   text hash     d96e551cbca50f80
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

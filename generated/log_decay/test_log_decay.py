@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ef0a43ebfca69306
-#   text hash     6393aa09015fea59
+#   content hash  3ff3a38d36c8322d
+#   text hash     e49e73b47ae2dcda
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6da91b28e86e6f5c
-#   text hash     29ad5ad7e1bb754e
+#   content hash  1a5e57290bc95fb3
+#   text hash     1efea13d7951768d
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6da91b28e86e6f5c
-#   text hash     e3a815c1f5559be5
+#   content hash  1a5e57290bc95fb3
+#   text hash     547dd947089616a9
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

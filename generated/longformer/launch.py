@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6da91b28e86e6f5c
-#   text hash     bb22089f6a7bd9c0
+#   content hash  1a5e57290bc95fb3
+#   text hash     435172712f34d07a
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

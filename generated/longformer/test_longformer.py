@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6da91b28e86e6f5c
-#   text hash     9871cc3cef49d36c
+#   content hash  1a5e57290bc95fb3
+#   text hash     99eebb70710e9a64
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6da91b28e86e6f5c
-#   text hash     182fb4b3bb2436ac
+#   content hash  1a5e57290bc95fb3
+#   text hash     3d273137fb674d74
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d43e3e82ff6416c7
-#   text hash     7843eda2d267b8c1
+#   content hash  b3dd62d156f69a55
+#   text hash     67d693424fcaa5ef
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

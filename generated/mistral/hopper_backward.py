@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d43e3e82ff6416c7
-#   text hash     b52833c3eb058848
+#   content hash  b3dd62d156f69a55
+#   text hash     e2250aa9218260e7
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

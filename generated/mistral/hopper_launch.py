@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d43e3e82ff6416c7
-#   text hash     df5d71373c33400b
+#   content hash  b3dd62d156f69a55
+#   text hash     67f7b703a92ece67
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

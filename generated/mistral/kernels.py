@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d43e3e82ff6416c7
-#   text hash     469f86888668d62b
+#   content hash  b3dd62d156f69a55
+#   text hash     3cda8424c28f4705
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

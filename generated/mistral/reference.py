@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d43e3e82ff6416c7
-#   text hash     25314c13e5d15afd
+#   content hash  b3dd62d156f69a55
+#   text hash     088020307c87e8f4
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1a33536e2a2854dc
-#   text hash     d7e9b71be6968893
+#   content hash  2e13e2d00549169e
+#   text hash     d55b6ad200e2159e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1a33536e2a2854dc
-#   text hash     b237f585ddac8240
+#   content hash  2e13e2d00549169e
+#   text hash     a6a548f5c300a83e
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1a33536e2a2854dc
-#   text hash     e176eef871da6ed7
+#   content hash  2e13e2d00549169e
+#   text hash     f666d2f16e1be9c7
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1a33536e2a2854dc
-#   text hash     de751de871dffdc9
+#   content hash  2e13e2d00549169e
+#   text hash     83c463b229c9578b
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

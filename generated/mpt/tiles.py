@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1a33536e2a2854dc
-#   text hash     17af7e4437a7e4f4
+#   content hash  2e13e2d00549169e
+#   text hash     ad79309f90db4409
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

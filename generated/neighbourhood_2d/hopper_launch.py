@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1cc413d26cf47ef2
-#   text hash     36a9244c967789ad
+#   content hash  52500f89492dbb8f
+#   text hash     b41e14658e8f153a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

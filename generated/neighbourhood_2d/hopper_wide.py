@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1cc413d26cf47ef2
-#   text hash     9fbd59a60b3cc482
+#   content hash  52500f89492dbb8f
+#   text hash     6582e06d43a6bd1b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1cc413d26cf47ef2
-#   text hash     cd570ec34784cb2c
+#   content hash  52500f89492dbb8f
+#   text hash     5fee98cbb94fa19a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

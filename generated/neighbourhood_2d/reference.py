@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1cc413d26cf47ef2
-#   text hash     585e37c2f962b845
+#   content hash  52500f89492dbb8f
+#   text hash     207f0a596194f03b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  05ef0919cf9fff1d
-#   text hash     6d1768332d4335d3
+#   content hash  f41dd8558e59ff99
+#   text hash     e25e94e5567c201e
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  05ef0919cf9fff1d
-#   text hash     6d6f76bbc5123eb9
+#   content hash  f41dd8558e59ff99
+#   text hash     860e275e9cb3d23d
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

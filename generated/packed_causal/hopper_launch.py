@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  05ef0919cf9fff1d
-#   text hash     032a4b636030e9e1
+#   content hash  f41dd8558e59ff99
+#   text hash     9175ffb4ffd51173
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

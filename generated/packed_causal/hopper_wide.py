@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  05ef0919cf9fff1d
-#   text hash     04dff759d658adad
+#   content hash  f41dd8558e59ff99
+#   text hash     99aed0a21aec2aec
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  05ef0919cf9fff1d
-#   text hash     eb6a0edd6e5c89e7
+#   content hash  f41dd8558e59ff99
+#   text hash     e60fceabcdef6979
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4baef47ae83e83f4
-#   text hash     f1151c8c9e20d673
+#   content hash  8cbb3299caed1f73
+#   text hash     80cc16d1e9ad2cce
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

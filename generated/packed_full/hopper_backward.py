@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4baef47ae83e83f4
-#   text hash     a65f632abdf245d8
+#   content hash  8cbb3299caed1f73
+#   text hash     08f0664dfdd61dc7
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

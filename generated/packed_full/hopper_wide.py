@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4baef47ae83e83f4
-#   text hash     95b33bec5ef475ee
+#   content hash  8cbb3299caed1f73
+#   text hash     d72223e9542f6501
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

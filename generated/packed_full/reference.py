@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4baef47ae83e83f4
-#   text hash     ffaa0e4b383f3851
+#   content hash  8cbb3299caed1f73
+#   text hash     7b5321bbbb2d0033
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

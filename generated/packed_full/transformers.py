@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4baef47ae83e83f4
-#   text hash     c6218ce1fb4e46ab
+#   content hash  8cbb3299caed1f73
+#   text hash     ef4159cc1318e930
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b2e9b5c216f8e579
-#   text hash     af01fb1bc20b23b8
+#   content hash  1efeb1472f2d26a2
+#   text hash     b70ca2466334b565
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

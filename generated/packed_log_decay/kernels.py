@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b2e9b5c216f8e579
-#   text hash     b26fdd12f13ccade
+#   content hash  1efeb1472f2d26a2
+#   text hash     3a9a9d9bc36bba29
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b2e9b5c216f8e579
-#   text hash     21330714426cd6cc
+#   content hash  1efeb1472f2d26a2
+#   text hash     413679a02f03a1f4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

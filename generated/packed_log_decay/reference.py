@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b2e9b5c216f8e579
-#   text hash     698a1ed8c27f918c
+#   content hash  1efeb1472f2d26a2
+#   text hash     ec45af0e3be2f90b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

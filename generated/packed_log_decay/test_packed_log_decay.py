@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b2e9b5c216f8e579
-#   text hash     ef8c77c8d513e057
+#   content hash  1efeb1472f2d26a2
+#   text hash     0ef088994437949b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

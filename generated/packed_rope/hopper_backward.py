@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f61d7177d06acf67
-#   text hash     79f4bd8985fc9e8d
+#   content hash  8fd1a9846e6ac0fd
+#   text hash     49328188bba5ecb3
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

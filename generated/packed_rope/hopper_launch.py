@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f61d7177d06acf67
-#   text hash     e1124402a7ce360d
+#   content hash  8fd1a9846e6ac0fd
+#   text hash     51bc9a353635cc07
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

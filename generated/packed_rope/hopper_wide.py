@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f61d7177d06acf67
-#   text hash     7a89a0ede538ab12
+#   content hash  8fd1a9846e6ac0fd
+#   text hash     e9258690437e899c
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

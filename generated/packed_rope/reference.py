@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f61d7177d06acf67
-#   text hash     760b082b00157a6c
+#   content hash  8fd1a9846e6ac0fd
+#   text hash     b9527a5f121e7437
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

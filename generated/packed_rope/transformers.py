@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f61d7177d06acf67
-#   text hash     3deaadf4b0ac6f20
+#   content hash  8fd1a9846e6ac0fd
+#   text hash     210d4f91da61df29
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

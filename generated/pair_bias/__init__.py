@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3f353efbbf241697
-#   text hash     13581a25211b46be
+#   content hash  bf2ad9f926336384
+#   text hash     310797b73b62e2f3
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3f353efbbf241697
-#   text hash     0e5a4f2e129c8232
+#   content hash  bf2ad9f926336384
+#   text hash     0b94a8ccbdd52ee3
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

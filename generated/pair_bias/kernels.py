@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3f353efbbf241697
-#   text hash     d69c310bc9e99fcb
+#   content hash  bf2ad9f926336384
+#   text hash     c80c359f080688f5
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3f353efbbf241697
-#   text hash     bfa6b8207a04d823
+#   content hash  bf2ad9f926336384
+#   text hash     988612f8c9bfc8d5
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

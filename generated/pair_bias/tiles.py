@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3f353efbbf241697
-#   text hash     3e6cfa7da3040a87
+#   content hash  bf2ad9f926336384
+#   text hash     1502711f247672fe
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

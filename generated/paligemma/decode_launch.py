@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bd6b88a066659953
-#   text hash     6f26accc4e24a567
+#   content hash  bf303e3a0adcc227
+#   text hash     a278576d12fe0504
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bd6b88a066659953
-#   text hash     cfa3f421d94e89a2
+#   content hash  bf303e3a0adcc227
+#   text hash     baf4cb4acd5d0662
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

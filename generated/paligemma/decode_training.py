@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bd6b88a066659953
-#   text hash     488e5f8e4533bd19
+#   content hash  bf303e3a0adcc227
+#   text hash     eee2abe89840d054
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bd6b88a066659953
-#   text hash     95edfb6e833aa1ff
+#   content hash  bf303e3a0adcc227
+#   text hash     728aefdac964da2e
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bd6b88a066659953
-#   text hash     338c6849cb7b8976
+#   content hash  bf303e3a0adcc227
+#   text hash     e3143230927f8308
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

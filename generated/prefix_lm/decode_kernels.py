@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  21df515374113bd4
-#   text hash     facd42ce002bbfb3
+#   content hash  75b2263de31b13f1
+#   text hash     68a1d93754584b3d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

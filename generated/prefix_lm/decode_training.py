@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  21df515374113bd4
-#   text hash     b30b9fec067ce5a6
+#   content hash  75b2263de31b13f1
+#   text hash     63325d9c95330077
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

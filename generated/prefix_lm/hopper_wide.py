@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  21df515374113bd4
-#   text hash     87334476147fbeb7
+#   content hash  75b2263de31b13f1
+#   text hash     32ca704655d1bcaf
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

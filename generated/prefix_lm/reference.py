@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  21df515374113bd4
-#   text hash     5fa1260b3be65e55
+#   content hash  75b2263de31b13f1
+#   text hash     f81f78785cec74b1
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

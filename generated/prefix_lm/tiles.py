@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  21df515374113bd4
-#   text hash     812e017c474fab2d
+#   content hash  75b2263de31b13f1
+#   text hash     0445181295372779
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

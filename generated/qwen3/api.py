@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  849651b9f0cdada8
-#   text hash     bb1a880eccf45be4
+#   content hash  80cc1deaf95117fb
+#   text hash     42120ebcb70b64ef
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  849651b9f0cdada8
-#   text hash     9b28a041d4f5a181
+#   content hash  80cc1deaf95117fb
+#   text hash     270b2db2758af7fd
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

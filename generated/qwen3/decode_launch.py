@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  849651b9f0cdada8
-#   text hash     0427db4f34dcee24
+#   content hash  80cc1deaf95117fb
+#   text hash     a9c6f9ac47a408f3
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

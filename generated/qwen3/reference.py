@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  849651b9f0cdada8
-#   text hash     bc3ad7849dcf41cf
+#   content hash  80cc1deaf95117fb
+#   text hash     92e41babef5aa6cb
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

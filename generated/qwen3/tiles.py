@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  849651b9f0cdada8
-#   text hash     0008ae2877997c51
+#   content hash  80cc1deaf95117fb
+#   text hash     b03c299f791d1c53
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

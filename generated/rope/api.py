@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5ec20d78d6264594
-#   text hash     357914d36c1106c5
+#   content hash  bfd8e21f71c78310
+#   text hash     cdb857c35386df47
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5ec20d78d6264594
-#   text hash     73bf19bedf7ad828
+#   content hash  bfd8e21f71c78310
+#   text hash     711501a3a402eff4
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5ec20d78d6264594
-#   text hash     7e3214844bd03ceb
+#   content hash  bfd8e21f71c78310
+#   text hash     2428306e8bd259b9
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

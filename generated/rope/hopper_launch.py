@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5ec20d78d6264594
-#   text hash     22b9f7d7f5d3c82d
+#   content hash  bfd8e21f71c78310
+#   text hash     234a5709cdcf664c
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

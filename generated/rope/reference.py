@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5ec20d78d6264594
-#   text hash     568a264dd62639a5
+#   content hash  bfd8e21f71c78310
+#   text hash     f013af223f47d116
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5ec20d78d6264594
-#   text hash     a721f9990e500104
+#   content hash  bfd8e21f71c78310
+#   text hash     89d0555650bc390a
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

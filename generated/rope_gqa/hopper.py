@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2a1bb6c51638a673
-#   text hash     ed3d9d6b8c1b5083
+#   content hash  53c9a13782810f00
+#   text hash     30d597b58191f4f2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

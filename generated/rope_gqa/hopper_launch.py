@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2a1bb6c51638a673
-#   text hash     38255369053fef4e
+#   content hash  53c9a13782810f00
+#   text hash     6250c038899e31aa
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

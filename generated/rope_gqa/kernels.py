@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2a1bb6c51638a673
-#   text hash     6ec7b6e911574eb2
+#   content hash  53c9a13782810f00
+#   text hash     28789080686970b0
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

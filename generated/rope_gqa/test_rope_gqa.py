@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2a1bb6c51638a673
-#   text hash     49d3c0a4e7787dc5
+#   content hash  53c9a13782810f00
+#   text hash     890a5a7204bba49e
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2a1bb6c51638a673
-#   text hash     dc7fc2693d0628eb
+#   content hash  53c9a13782810f00
+#   text hash     123f9d058f824f01
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1ae1dd0569ce7132
-#   text hash     2c02ab33cc08030a
+#   content hash  58db5b2139581410
+#   text hash     ab4ac912266c3788
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

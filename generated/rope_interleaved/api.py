@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1ae1dd0569ce7132
-#   text hash     a945468c2e894319
+#   content hash  58db5b2139581410
+#   text hash     c11f145ded309624
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1ae1dd0569ce7132
-#   text hash     7ab9d327f1a1bd28
+#   content hash  58db5b2139581410
+#   text hash     96bc25ee09eb2af7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1ae1dd0569ce7132
-#   text hash     4fa7f5491dab2a00
+#   content hash  58db5b2139581410
+#   text hash     7eef4ea8a8ee6680
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1ae1dd0569ce7132
-#   text hash     59ddb98a73119702
+#   content hash  58db5b2139581410
+#   text hash     37e0e77e9710f67d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

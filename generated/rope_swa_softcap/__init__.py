@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3e771c15fe508f38
-#   text hash     72d6d7d1a1eaafad
+#   content hash  f1fe3afcbd9f1ec8
+#   text hash     0793727c203d1582
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3e771c15fe508f38
-#   text hash     7b1ddd3f97cc3411
+#   content hash  f1fe3afcbd9f1ec8
+#   text hash     8a30fabdc16ac324
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

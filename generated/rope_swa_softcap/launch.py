@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3e771c15fe508f38
-#   text hash     786c58630b08a958
+#   content hash  f1fe3afcbd9f1ec8
+#   text hash     77010632b2b862c3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

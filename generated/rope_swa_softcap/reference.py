@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3e771c15fe508f38
-#   text hash     6692aa83934d958e
+#   content hash  f1fe3afcbd9f1ec8
+#   text hash     59462ee5d6df20f7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

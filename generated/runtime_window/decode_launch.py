@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c0a3e9bda0ebf5b6
-#   text hash     d0ab053270641219
+#   content hash  b12e9c1555338f17
+#   text hash     db075847c9be6638
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c0a3e9bda0ebf5b6
-#   text hash     0c0b8ae95f5f12af
+#   content hash  b12e9c1555338f17
+#   text hash     2c4413815378f14e
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c0a3e9bda0ebf5b6
-#   text hash     534f88738e87ef68
+#   content hash  b12e9c1555338f17
+#   text hash     f1eaa5c976efbc31
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c0a3e9bda0ebf5b6
-#   text hash     7888d8dcf8790afe
+#   content hash  b12e9c1555338f17
+#   text hash     bcac8893871ed3ad
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c0a3e9bda0ebf5b6
-#   text hash     0b92e6b50b2d6079
+#   content hash  b12e9c1555338f17
+#   text hash     2e2a0699f1f9a01a
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ab8e246703725d91
-#   text hash     8cdc15c8374f94df
+#   content hash  1fa31bd870f09b7a
+#   text hash     ef44594531242b2e
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ab8e246703725d91
-#   text hash     5f6b087e365f4433
+#   content hash  1fa31bd870f09b7a
+#   text hash     ab2847db50abb966
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

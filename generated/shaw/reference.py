@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ab8e246703725d91
-#   text hash     be5a0c9b997de791
+#   content hash  1fa31bd870f09b7a
+#   text hash     a5837a7696c43425
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ab8e246703725d91
-#   text hash     3eacd2c1d91ccfb5
+#   content hash  1fa31bd870f09b7a
+#   text hash     7902f0d78078997e
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ab8e246703725d91
-#   text hash     2b16fd5fb8986378
+#   content hash  1fa31bd870f09b7a
+#   text hash     7a27955f26201c25
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e4d1ac6be139a928
-#   text hash     d15b5d937f049f7a
+#   content hash  9c2b431a5dcff78b
+#   text hash     54b10863fafab7a7
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

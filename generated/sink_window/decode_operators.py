@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e4d1ac6be139a928
-#   text hash     9210a31db78d2f1c
+#   content hash  9c2b431a5dcff78b
+#   text hash     e846223de1aaa43b
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

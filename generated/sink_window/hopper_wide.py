@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e4d1ac6be139a928
-#   text hash     2308c79a086b46a9
+#   content hash  9c2b431a5dcff78b
+#   text hash     d82e7917e819b0ea
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

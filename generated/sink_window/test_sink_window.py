@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e4d1ac6be139a928
-#   text hash     e664241c1e38651e
+#   content hash  9c2b431a5dcff78b
+#   text hash     151cf31c11095266
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e4d1ac6be139a928
-#   text hash     141e34bbf96cfb02
+#   content hash  9c2b431a5dcff78b
+#   text hash     55ff262a7809c1ec
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

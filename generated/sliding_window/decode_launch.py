@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7d1a417e5895d9f2
-#   text hash     e17fb62d46c63af1
+#   content hash  cbd916c590f00a23
+#   text hash     81326f5481f5f307
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7d1a417e5895d9f2
-#   text hash     5e4756155651fb2c
+#   content hash  cbd916c590f00a23
+#   text hash     48137454eed97666
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7d1a417e5895d9f2
-#   text hash     139aef1f1728c556
+#   content hash  cbd916c590f00a23
+#   text hash     f237ff0f100938ce
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

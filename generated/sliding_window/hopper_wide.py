@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7d1a417e5895d9f2
-#   text hash     99b433c1d1ffcdaf
+#   content hash  cbd916c590f00a23
+#   text hash     facc055fae59c486
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7d1a417e5895d9f2
-#   text hash     adca654a64ef5f5f
+#   content hash  cbd916c590f00a23
+#   text hash     a092999ce85535f7
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

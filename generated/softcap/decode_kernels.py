@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bad0fa73a4817857
-#   text hash     600671abf2080c8a
+#   content hash  695c3353c3afe019
+#   text hash     30c3e024e5da39bb
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bad0fa73a4817857
-#   text hash     7bc49a63b3cdf9b3
+#   content hash  695c3353c3afe019
+#   text hash     0dfffadfc2761147
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bad0fa73a4817857
-#   text hash     5ad4d7fd29400b59
+#   content hash  695c3353c3afe019
+#   text hash     3e2e2391fe13a762
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bad0fa73a4817857
-#   text hash     395f337c0a149b9e
+#   content hash  695c3353c3afe019
+#   text hash     b29f679e34a8e754
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

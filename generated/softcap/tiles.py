@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bad0fa73a4817857
-#   text hash     08957a45b5bb7f0f
+#   content hash  695c3353c3afe019
+#   text hash     55c0ae888b3a2cb9
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

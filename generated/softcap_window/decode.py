@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b1b867b2461ced18
-#   text hash     5c483302493e250f
+#   content hash  02ce0c7f253338d0
+#   text hash     7926316eb0c9558c
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

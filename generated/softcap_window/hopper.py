@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b1b867b2461ced18
-#   text hash     3b1d940d3d238ef0
+#   content hash  02ce0c7f253338d0
+#   text hash     516a02dae781d484
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b1b867b2461ced18
-#   text hash     99604df3d687b41f
+#   content hash  02ce0c7f253338d0
+#   text hash     45db3d8ad7cde995
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

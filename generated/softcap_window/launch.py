@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b1b867b2461ced18
-#   text hash     13311d42da01263c
+#   content hash  02ce0c7f253338d0
+#   text hash     a1546507279bb4df
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

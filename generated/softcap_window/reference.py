@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b1b867b2461ced18
-#   text hash     7863d86a3fb9d5a5
+#   content hash  02ce0c7f253338d0
+#   text hash     87e29dbefa41784f
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

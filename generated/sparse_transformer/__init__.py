@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1fb5277e1f3be4cd
-#   text hash     ac45d24efc0f0d3e
+#   content hash  d934a5e6772c3280
+#   text hash     d8c7df5000fbcc3b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1fb5277e1f3be4cd
-#   text hash     1a16de1b14cc781e
+#   content hash  d934a5e6772c3280
+#   text hash     eaab8da67f7779e3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1fb5277e1f3be4cd
-#   text hash     6d55c972a3ed0d7d
+#   content hash  d934a5e6772c3280
+#   text hash     44ca9289d6a261df
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1fb5277e1f3be4cd
-#   text hash     7cfd0591c6ab0ab0
+#   content hash  d934a5e6772c3280
+#   text hash     180cf6c52c9a0313
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1fb5277e1f3be4cd
-#   text hash     e65219c98dbe9872
+#   content hash  d934a5e6772c3280
+#   text hash     c0ef8c9f35f4bd21
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

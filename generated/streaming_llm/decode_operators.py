@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  54feb2e5eff56448
-#   text hash     5ce092e6545d09a8
+#   content hash  a005962abe553d7d
+#   text hash     9cbf383320a57474
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  54feb2e5eff56448
-#   text hash     81d98062da7fd4ca
+#   content hash  a005962abe553d7d
+#   text hash     f6e3480768ace49a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  54feb2e5eff56448
-#   text hash     f4c9b776d7dcc5ae
+#   content hash  a005962abe553d7d
+#   text hash     62f04b5439f61335
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

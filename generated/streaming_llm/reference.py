@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  54feb2e5eff56448
-#   text hash     74f5f2af1ff3c15a
+#   content hash  a005962abe553d7d
+#   text hash     17c87bbff5f11399
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

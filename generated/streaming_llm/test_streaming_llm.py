@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  54feb2e5eff56448
-#   text hash     b4526087a2a5bc7f
+#   content hash  a005962abe553d7d
+#   text hash     d86d6090014e5753
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  21cf8fd462c715ef
-#   text hash     e94b2d16d1839c90
+#   content hash  cba0809814df626d
+#   text hash     9ab522a7704bd3da
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

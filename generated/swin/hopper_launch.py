@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  21cf8fd462c715ef
-#   text hash     c5da03ca873068fc
+#   content hash  cba0809814df626d
+#   text hash     7e07c4603bded1bd
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

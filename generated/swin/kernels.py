@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  21cf8fd462c715ef
-#   text hash     fdf5ba9ff87db082
+#   content hash  cba0809814df626d
+#   text hash     4cbe4260281440ed
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

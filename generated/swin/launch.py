@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  21cf8fd462c715ef
-#   text hash     b805056bf70e4c15
+#   content hash  cba0809814df626d
+#   text hash     ad6fbd047b7e4973
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

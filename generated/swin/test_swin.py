@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  21cf8fd462c715ef
-#   text hash     7861014447c286e8
+#   content hash  cba0809814df626d
+#   text hash     982e6521ce2d1b96
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

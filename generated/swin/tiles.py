@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  21cf8fd462c715ef
-#   text hash     5813873e31129f81
+#   content hash  cba0809814df626d
+#   text hash     78177a6c125d381e
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

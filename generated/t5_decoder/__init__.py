@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7838c8d22b2bd2d2
-#   text hash     15368909c0142ccd
+#   content hash  d888aa1ac334ffcb
+#   text hash     8de0f5af1df25f53
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

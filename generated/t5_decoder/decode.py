@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7838c8d22b2bd2d2
-#   text hash     010d39a7d0dbb8e9
+#   content hash  d888aa1ac334ffcb
+#   text hash     3bebba96ab749441
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7838c8d22b2bd2d2
-#   text hash     9427558a4d0f316d
+#   content hash  d888aa1ac334ffcb
+#   text hash     6a39cddc1d08070d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7838c8d22b2bd2d2
-#   text hash     8236ea0ee279cb62
+#   content hash  d888aa1ac334ffcb
+#   text hash     ef7cb9feda6123c6
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

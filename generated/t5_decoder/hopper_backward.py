@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7838c8d22b2bd2d2
-#   text hash     2ac6306b45bc49a7
+#   content hash  d888aa1ac334ffcb
+#   text hash     d3d747eccf69196c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5d26385c58b00b52
-#   text hash     628f9e8258b8057d
+#   content hash  5376c74ab9e5bae9
+#   text hash     3125dffafa4a728c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5d26385c58b00b52
-#   text hash     6f90ddba76e035fe
+#   content hash  5376c74ab9e5bae9
+#   text hash     93208033d4e83b2c
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

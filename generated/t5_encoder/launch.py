@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5d26385c58b00b52
-#   text hash     c602318ed2f360d3
+#   content hash  5376c74ab9e5bae9
+#   text hash     0cc062d56d47627e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

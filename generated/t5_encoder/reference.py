@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5d26385c58b00b52
-#   text hash     e0490645b28ce672
+#   content hash  5376c74ab9e5bae9
+#   text hash     f3a057d0316f23fe
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5d26385c58b00b52
-#   text hash     83110450774bc3d4
+#   content hash  5376c74ab9e5bae9
+#   text hash     71f6a88073ba716f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8578b71b8ef0efa7
-#   text hash     178e73a719a58112
+#   content hash  237a0855e49dfda6
+#   text hash     48cb7c5c33de5bc9
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

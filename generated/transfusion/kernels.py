@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8578b71b8ef0efa7
-#   text hash     e0a6dbefaa1f358b
+#   content hash  237a0855e49dfda6
+#   text hash     915eae1719323cea
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8578b71b8ef0efa7
-#   text hash     d2ee570690fb98cb
+#   content hash  237a0855e49dfda6
+#   text hash     84fc0b9a801fcc46
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8578b71b8ef0efa7
-#   text hash     679530d59d838326
+#   content hash  237a0855e49dfda6
+#   text hash     a8af06f749a8af44
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8578b71b8ef0efa7
-#   text hash     a3be58b9c0484d25
+#   content hash  237a0855e49dfda6
+#   text hash     bf6419e313c4f7cd
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

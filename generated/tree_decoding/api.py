@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6dbcb340061616b7
-#   text hash     d382e81432a616b2
+#   content hash  29715cee782ad99b
+#   text hash     ca86cb315379cc80
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6dbcb340061616b7
-#   text hash     b92def4d06c7754b
+#   content hash  29715cee782ad99b
+#   text hash     19f86f36999befbe
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6dbcb340061616b7
-#   text hash     33306d1009186573
+#   content hash  29715cee782ad99b
+#   text hash     90eac2d25d530797
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6dbcb340061616b7
-#   text hash     bd2c38d10b0782d5
+#   content hash  29715cee782ad99b
+#   text hash     473255ca8b8a7e9e
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6dbcb340061616b7
-#   text hash     7cbfd0bcb69d035a
+#   content hash  29715cee782ad99b
+#   text hash     14fc31e133b71494
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -162,6 +162,28 @@ class Cache:
         return {"page_table": table.to(self.of.device)}
 
 
+def hold_float8(s: Sequences, cache: Cache, form: str) -> Values:
+    """Fills a cache of latent heads with keys as float8, and gives scales of some form; those of nobody's keys are NaN.
+
+    Keys and values of the sequences become what the cache holds, times their scales.
+    """
+    cache.k = cache.k.to(torch.float8_e4m3fn)
+    cache.v = cache.k[..., : s.v[0].shape[-1]]
+    shape = {"one": (), "heads": (1,), "sequences": (len(s.lengths), 1), "places": cache.k.shape[:3]}[form]
+    scales = {f"{x}_scale": torch.rand(shape, device=s.device) + 0.1 for x in "kv"}
+    owned = torch.zeros(cache.k.shape[:3], dtype=torch.bool, device=s.device)
+    for b in range(len(s.lengths)):
+        place = cache.slots(b) // cache.size, cache.slots(b) % cache.size
+        cache.k[place], owned[place] = s.k[b].to(cache.k.dtype), True
+        stored = cache.k[place].float()
+        for rows, scale in ((s.k, scales["k_scale"]), (s.v, scales["v_scale"])):
+            own = scale[place][..., None] if form == "places" else scale[b] if form == "sequences" else scale
+            rows[b] = stored[..., : rows[b].shape[-1]] * own
+    if form == "places":
+        scales = {name: scale.where(owned, math.nan) for name, scale in scales.items()}
+    return scales
+
+
 def expected(
     package: ModuleType, s: Sequences, given: Callable[[int], Values] = lambda b: {}
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from caches import Cache, Sequences, Values, at_odd_places, expected, forget
+from caches import Cache, Sequences, Values, at_odd_places, expected, forget, hold_float8
 from devices import GPU
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -225,20 +225,7 @@ def test_latent_heads_of_float8_on_hopper_gpus(
     lengths = [2049, 1, 0, 63, 64, 65, 129, 1024]
     s = latent(lengths, new, heads, dtype)
     cache = Cache(s, page or 16, paged=bool(page))
-    cache.k = cache.k.to(torch.float8_e4m3fn)
-    cache.v = cache.k[..., :512]
-    shape = {"one": (), "sequences": (len(lengths), 1), "places": cache.k.shape[:3]}[form]
-    scales = {f"{x}_scale": torch.full(shape, math.nan, device="cuda") for x in "kv"}
-    for b, n in enumerate(lengths):
-        place = cache.slots(b) // cache.size, cache.slots(b) % cache.size
-        cache.k[place] = s.k[b].to(torch.float8_e4m3fn)
-        for name, rows in (("k_scale", s.k), ("v_scale", s.v)):
-            of = {"one": ..., "sequences": b, "places": place}[form]
-            if form != "one" or b == 0:
-                scales[name][of] = torch.rand(n, 1, device="cuda") + 0.1 if form == "places" else 0.3 + 0.1 * b
-            factor = scales[name][of]
-            stored = cache.k[place].float()[..., : rows[b].shape[-1]]
-            rows[b] = stored * (factor[..., None] if form == "places" else factor)
+    scales = hold_float8(s, cache, form)
     given = {**cache.pages(), **s.cuts(), **scales, "return_lse": True}
     wanted, wanted_lse = expected(package.module, s)
     for _ in range(2):

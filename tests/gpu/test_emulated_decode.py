@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
 from pathlib import Path
 
 import devices
 import pytest
 import torch
-from caches import Cache, Sequences, expected
+from caches import Cache, Sequences, expected, hold_float8
 from emulation.package import Package
 from test_emulated import CLOSE, apart, shown
 from test_hopper_faults import faulty
@@ -25,29 +24,6 @@ def put(k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.
     k_cache[slots // k_cache.shape[1], slots % k_cache.shape[1]] = k
 
 
-def quantise(s: Sequences, cache: Cache, form: str) -> dict[str, torch.Tensor]:
-    """Makes keys and a cache float8, and scales of them of some form; those of nobody's keys are NaN."""
-    s.k = [x.to(torch.float8_e4m3fn) for x in s.k]
-    s.v = [x[..., :512] for x in s.k]
-    cache.k = cache.k.to(torch.float8_e4m3fn)
-    cache.v = cache.k[..., :512]
-    if form != "places":
-        shape = {"one": (), "heads": (1,), "sequences": (len(s.lengths), 1)}[form]
-        return {f"{x}_scale": torch.rand(shape) + 0.1 for x in "kv"}
-    found = {f"{x}_scale": torch.full(cache.k.shape[:3], math.nan) for x in "kv"}
-    for b in range(len(s.lengths)):
-        for scale in found.values():
-            scale[cache.slots(b) // cache.size, cache.slots(b) % cache.size] = torch.rand(s.lengths[b], 1) + 0.1
-    return found
-
-
-def of_rows(scale: torch.Tensor, cache: Cache, b: int) -> torch.Tensor:
-    """What the keys of a sequence are multiplied by."""
-    if scale.dim() == 3:
-        return scale[cache.slots(b) // cache.size, cache.slots(b) % cache.size][..., None]
-    return scale[b] if scale.dim() == 2 else scale
-
-
 def distance(
     package: Package, page: int, split: int, lengths: tuple[int, ...] = LENGTHS, new: int = 3, heads: int = 4,
     dtype: torch.dtype = torch.float16, form: str = "",
@@ -60,14 +36,12 @@ def distance(
     s = Sequences(lengths, [min(new, n) for n in lengths], heads, 1, **shape)
     cache, scales = Cache(s, page or 16, paged=bool(page)), {}
     if form:
-        scales = quantise(s, cache, form)
-    cache.fill(put)
+        scales = hold_float8(s, cache, form)
+    else:
+        cache.fill(put)
     q, given = torch.cat(s.q), {**cache.pages(), **s.cuts(), **scales, "return_lse": True, "split_size": split}
-    s.k, s.v = ([x.float() for x in rows] for rows in (s.k, s.v))
-    for b in range(len(lengths)) if form else ():
-        s.k[b], s.v[b] = (x * of_rows(scales[name], cache, b) for name, x in (("k_scale", s.k[b]), ("v_scale", s.v[b])))
     found = package.attend_with_cache(q, cache.k, cache.v, s.seq_lens, **given)
-    s.q = [x.float() for x in s.q]
+    s.q, s.k, s.v = ([x.float() for x in rows] for rows in (s.q, s.k, s.v))
     out, lse = expected(package.module, s)
     assert package.emulation.launched[-2:] == ["decode_hopper.attend_split", "decode_kernels.join_splits"]
     return max(itertools.starmap(apart, zip(found, (torch.cat(out), torch.cat(lse, 1)), strict=True)))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8296239fa0854781
-#   text hash     d2dc98328ce0b707
+#   content hash  dcee1da0a45b3fdc
+#   text hash     b4656f8297039701
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

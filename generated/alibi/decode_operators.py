@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8296239fa0854781
-#   text hash     ed1509d85d6b5674
+#   content hash  dcee1da0a45b3fdc
+#   text hash     26c4c1857342971d
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8296239fa0854781
-#   text hash     ff63597c40d9e437
+#   content hash  dcee1da0a45b3fdc
+#   text hash     3dc5655620e79920
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

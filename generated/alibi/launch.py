@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8296239fa0854781
-#   text hash     5b10fd3bd11f2f18
+#   content hash  dcee1da0a45b3fdc
+#   text hash     fcb777285f9cbf70
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

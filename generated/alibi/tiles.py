@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8296239fa0854781
-#   text hash     00b63aa78f7a8641
+#   content hash  dcee1da0a45b3fdc
+#   text hash     ff24e55376758b81
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

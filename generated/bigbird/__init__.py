@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5e33215d8f86e267
-#   text hash     170775eb0f0ea69a
+#   content hash  f79475dd16ebc0d3
+#   text hash     8f20cfc96d0fa07b
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

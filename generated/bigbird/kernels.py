@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5e33215d8f86e267
-#   text hash     8bb1e8db95026cbd
+#   content hash  f79475dd16ebc0d3
+#   text hash     ea6ebbc8f51cf3f6
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

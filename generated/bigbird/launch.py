@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5e33215d8f86e267
-#   text hash     42fe141bab7302c1
+#   content hash  f79475dd16ebc0d3
+#   text hash     e7334c0795160b6b
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5e33215d8f86e267
-#   text hash     c9aba09b02b89a1a
+#   content hash  f79475dd16ebc0d3
+#   text hash     980be7ff2ff42139
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5e33215d8f86e267
-#   text hash     307fa24ab5464db4
+#   content hash  f79475dd16ebc0d3
+#   text hash     502280e7ab85f600
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

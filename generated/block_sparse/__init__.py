@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5e76a0fc919d85d8
-#   text hash     2fc23d59b39c298f
+#   content hash  7eebb9a75f410e50
+#   text hash     117af2a9f8cc17e1
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5e76a0fc919d85d8
-#   text hash     84be1d46962226eb
+#   content hash  7eebb9a75f410e50
+#   text hash     a34626f78ffc2b2d
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

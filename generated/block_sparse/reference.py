@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5e76a0fc919d85d8
-#   text hash     c0b92590c0c10087
+#   content hash  7eebb9a75f410e50
+#   text hash     14015427e65af4b0
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

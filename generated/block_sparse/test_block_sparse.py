@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5e76a0fc919d85d8
-#   text hash     8a7f30e8aaee573d
+#   content hash  7eebb9a75f410e50
+#   text hash     91cf0c0d866617ee
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

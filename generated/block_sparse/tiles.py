@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5e76a0fc919d85d8
-#   text hash     da68d47c73cb4b80
+#   content hash  7eebb9a75f410e50
+#   text hash     0977d10ef9f748a8
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

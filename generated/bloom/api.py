@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3f17afb6f11af2e0
-#   text hash     be4543d07721c2ae
+#   content hash  4b306041149aecce
+#   text hash     6638a95b87d46bf9
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3f17afb6f11af2e0
-#   text hash     c6c724c93e4edb16
+#   content hash  4b306041149aecce
+#   text hash     6aa7374be7579e7b
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

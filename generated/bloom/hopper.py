@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3f17afb6f11af2e0
-#   text hash     20ab8591bab69cdd
+#   content hash  4b306041149aecce
+#   text hash     d89b05e9d7492978
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

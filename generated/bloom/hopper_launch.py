@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3f17afb6f11af2e0
-#   text hash     1e3ba87467344e45
+#   content hash  4b306041149aecce
+#   text hash     ff883b8870df19bc
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

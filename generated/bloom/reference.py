@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3f17afb6f11af2e0
-#   text hash     d722e8eae44b5eff
+#   content hash  4b306041149aecce
+#   text hash     5f3edf6260b19ae0
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

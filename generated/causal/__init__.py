@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0ff5407b61a1d6e4
-#   text hash     8d876f83fa1eac85
+#   content hash  92c1de3eddc7fb39
+#   text hash     41491c41a0299689
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0ff5407b61a1d6e4
-#   text hash     3434ea6711ef71e7
+#   content hash  92c1de3eddc7fb39
+#   text hash     5284a326e3c176b6
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

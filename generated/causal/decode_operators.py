@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0ff5407b61a1d6e4
-#   text hash     aa7d03164f2348fc
+#   content hash  92c1de3eddc7fb39
+#   text hash     202d019a85a58c29
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0ff5407b61a1d6e4
-#   text hash     99e44a8e99c16871
+#   content hash  92c1de3eddc7fb39
+#   text hash     85b2217fbc969c6f
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

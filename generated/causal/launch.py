@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0ff5407b61a1d6e4
-#   text hash     1dc1e8d15a8dabfe
+#   content hash  92c1de3eddc7fb39
+#   text hash     e832f67b4ed070ec
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0ff5407b61a1d6e4
-#   text hash     53cbae41d041d50e
+#   content hash  92c1de3eddc7fb39
+#   text hash     e284b0bc7fc75f7f
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0ff5407b61a1d6e4
-#   text hash     9264ccbf208c5134
+#   content hash  92c1de3eddc7fb39
+#   text hash     ba7c22ce77cf8032
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4cead57087bbd9ae
-#   text hash     110213c53a0f1cbc
+#   content hash  7c5d1629ec6192e9
+#   text hash     dc87c4705dca75df
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

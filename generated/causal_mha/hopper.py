@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4cead57087bbd9ae
-#   text hash     56575aa5b3efce26
+#   content hash  7c5d1629ec6192e9
+#   text hash     3bd4df7121eb62b9
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4cead57087bbd9ae
-#   text hash     978ccd37e4bf1c9e
+#   content hash  7c5d1629ec6192e9
+#   text hash     5cb1882dff5a2cda
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4cead57087bbd9ae
-#   text hash     ef294a5017537089
+#   content hash  7c5d1629ec6192e9
+#   text hash     755545316c58404c
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

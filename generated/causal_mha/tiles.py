@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4cead57087bbd9ae
-#   text hash     31d6c1a9db74a8d1
+#   content hash  7c5d1629ec6192e9
+#   text hash     b9eb70cf53c69c88
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fa936f591319d630
-#   text hash     2642ecdd76401a4d
+#   content hash  98d92d1f8d6fa918
+#   text hash     68fca8d71f98186d
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fa936f591319d630
-#   text hash     d58cd63460c0ec3b
+#   content hash  98d92d1f8d6fa918
+#   text hash     51238f0a2082c239
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fa936f591319d630
-#   text hash     8a9e23a4ff8cce5a
+#   content hash  98d92d1f8d6fa918
+#   text hash     a6f96d53e9ad277e
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fa936f591319d630
-#   text hash     8a7dab78e4b64e2e
+#   content hash  98d92d1f8d6fa918
+#   text hash     5f86c8ec956e892e
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

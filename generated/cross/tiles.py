@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fa936f591319d630
-#   text hash     9a4528e566722a6c
+#   content hash  98d92d1f8d6fa918
+#   text hash     648e17627c9bbe60
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e7f1baf203c0e866
-#   text hash     197da88fac84066e
+#   content hash  e8e790faa7c86cca
+#   text hash     5d820e8abf9a1ba5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

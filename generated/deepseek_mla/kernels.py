@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e7f1baf203c0e866
-#   text hash     b396c0b02fa93466
+#   content hash  e8e790faa7c86cca
+#   text hash     57519ab7f5b7a56a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

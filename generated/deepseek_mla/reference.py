@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e7f1baf203c0e866
-#   text hash     aded52a7c4b33ee7
+#   content hash  e8e790faa7c86cca
+#   text hash     9427be29bd5d14f8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e7f1baf203c0e866
-#   text hash     f1aaaec21a92f450
+#   content hash  e8e790faa7c86cca
+#   text hash     a4196cee58e4a79e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e7f1baf203c0e866
-#   text hash     1d896c2fb31e32c5
+#   content hash  e8e790faa7c86cca
+#   text hash     73f27ac59b1bc95f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

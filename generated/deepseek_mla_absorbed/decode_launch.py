@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2f47d998330018bd
-#   text hash     fe43fedc71b64b58
+#   content hash  8e8b8297d26d364e
+#   text hash     9b7660b5ce445430
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -135,7 +135,8 @@ def workspace_size(q, k, v, longest, max_seqlen_k, split_size, reach, first_keys
 def on_hopper(q, k, v, v_in_k, page_table, k_starts, rows):
     """Rows and keys of a tile, stages, keys of a box and the module of kernels for Hopper GPUs; () where they do not serve.
 
-    They serve heads whose values are the first columns of keys, in caches of which the GPU copies boxes by itself.
+    They serve heads whose values are the first columns of keys, in caches of which the GPU copies boxes by itself, or of
+    float8 whose rows begin on 16 bytes.
     """
     wanted = runtime.target()
     if wanted == "portable" or (rows < LEAST_ROWS and wanted != "hopper") or runtime.INTERPRETED:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2f47d998330018bd
-#   text hash     c2e3160dfaee37d6
+#   content hash  8e8b8297d26d364e
+#   text hash     ba26a1351e3e4f68
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  22a1b8ca1620258c
-#   text hash     044cd865afdf9db1
+#   content hash  63bd985dd8a76984
+#   text hash     7f866eb487591db5
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  22a1b8ca1620258c
-#   text hash     7fbf01148a0b8750
+#   content hash  63bd985dd8a76984
+#   text hash     275fe1c236739e13
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

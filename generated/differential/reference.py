@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  22a1b8ca1620258c
-#   text hash     8d54f17a56d794ee
+#   content hash  63bd985dd8a76984
+#   text hash     418039e39f72fac9
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

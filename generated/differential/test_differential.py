@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  22a1b8ca1620258c
-#   text hash     5b0a7f4a8db91857
+#   content hash  63bd985dd8a76984
+#   text hash     4c24ac837fb9a0dd
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  22a1b8ca1620258c
-#   text hash     7a4c02a009e8b0b0
+#   content hash  63bd985dd8a76984
+#   text hash     a309a19806e7bfd3
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6488e0a8fc6f2384
-#   text hash     5621450182700aef
+#   content hash  6db91e06ff5680b1
+#   text hash     cba8b13a88cf7bbf
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6488e0a8fc6f2384
-#   text hash     bb6b22c5e38ddd42
+#   content hash  6db91e06ff5680b1
+#   text hash     74df93b3fedf646e
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

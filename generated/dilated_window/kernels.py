@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6488e0a8fc6f2384
-#   text hash     56c8d077f4560dc3
+#   content hash  6db91e06ff5680b1
+#   text hash     7c833a58ef51c7bd
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6488e0a8fc6f2384
-#   text hash     4d4305df3e251cc7
+#   content hash  6db91e06ff5680b1
+#   text hash     5becaf06af5c83ab
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  05cc5d7ac1bfc075
-#   text hash     cdfc523bdaa7e308
+#   content hash  b3a8960065bf9b05
+#   text hash     05618090b3a7b64f
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

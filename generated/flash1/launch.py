@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  05cc5d7ac1bfc075
-#   text hash     ef43519337b61de1
+#   content hash  b3a8960065bf9b05
+#   text hash     de6a192535b90085
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

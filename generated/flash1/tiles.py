@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  05cc5d7ac1bfc075
-#   text hash     7c09ae4c8804f1a4
+#   content hash  b3a8960065bf9b05
+#   text hash     c7013f3c71cf1bd2
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c3f77cb4845a74a7
-#   text hash     c576a1958eedcf2e
+#   content hash  793a9bb870641d1f
+#   text hash     c765d316cc2597e2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

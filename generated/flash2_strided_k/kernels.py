@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c3f77cb4845a74a7
-#   text hash     07e6f8bd556b0bbc
+#   content hash  793a9bb870641d1f
+#   text hash     8935a9758bfe11bc
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c3f77cb4845a74a7
-#   text hash     e4fed312d690b50d
+#   content hash  793a9bb870641d1f
+#   text hash     a49464ba7f970f4a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

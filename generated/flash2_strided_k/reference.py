@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c3f77cb4845a74a7
-#   text hash     3b5a1027c6222f19
+#   content hash  793a9bb870641d1f
+#   text hash     fb4bcefdff51fad7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

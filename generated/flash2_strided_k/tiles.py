@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c3f77cb4845a74a7
-#   text hash     367eb2dddbf012b0
+#   content hash  793a9bb870641d1f
+#   text hash     bf91ae834f9e756a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

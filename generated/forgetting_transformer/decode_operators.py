@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  28ba1a9188aaee3c
-#   text hash     85448917f604c1e3
+#   content hash  7c6b65c6a12e6e74
+#   text hash     71c0398bd25ec819
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  28ba1a9188aaee3c
-#   text hash     722398a3749fa662
+#   content hash  7c6b65c6a12e6e74
+#   text hash     750e25c092c239eb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

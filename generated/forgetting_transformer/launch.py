@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  28ba1a9188aaee3c
-#   text hash     c57a421633727fa6
+#   content hash  7c6b65c6a12e6e74
+#   text hash     8ebc0a5436a28a91
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

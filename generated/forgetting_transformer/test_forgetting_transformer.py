@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  28ba1a9188aaee3c
-#   text hash     7dab191bf9444a7d
+#   content hash  7c6b65c6a12e6e74
+#   text hash     da980f41a8011f95
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

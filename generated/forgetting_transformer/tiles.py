@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  28ba1a9188aaee3c
-#   text hash     0ff345f2e091913e
+#   content hash  7c6b65c6a12e6e74
+#   text hash     af5db9ba45252f3f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

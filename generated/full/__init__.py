@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c7e7ab39ce31121b
-#   text hash     fc19114fd3078091
+#   content hash  bbf729efd2c28bf6
+#   text hash     9a4024a15fdc0481
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c7e7ab39ce31121b
-#   text hash     f46698ee4787cc7e
+#   content hash  bbf729efd2c28bf6
+#   text hash     a912c859f8d079cc
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c7e7ab39ce31121b
-#   text hash     49e8b4367363f4d5
+#   content hash  bbf729efd2c28bf6
+#   text hash     1614e879bff4c2a4
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c7e7ab39ce31121b
-#   text hash     ea6010d73f88175a
+#   content hash  bbf729efd2c28bf6
+#   text hash     a1dd63d5ec16789f
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

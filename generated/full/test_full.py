@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c7e7ab39ce31121b
-#   text hash     e56bf6f84a784af6
+#   content hash  bbf729efd2c28bf6
+#   text hash     f4d25a6d66e54029
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c7e7ab39ce31121b
-#   text hash     66351a7aea40643a
+#   content hash  bbf729efd2c28bf6
+#   text hash     52544ea451ac601a
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  da50016107f5ac10
-#   text hash     dd38227e90f688ae
+#   content hash  d5e26516a212c03f
+#   text hash     c35c448ccdb1b4b8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

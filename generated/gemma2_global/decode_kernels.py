@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  da50016107f5ac10
-#   text hash     fe614c43a95f9055
+#   content hash  d5e26516a212c03f
+#   text hash     367adbdb78acf920
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

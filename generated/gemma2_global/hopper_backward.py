@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  da50016107f5ac10
-#   text hash     a5d3147c3246dece
+#   content hash  d5e26516a212c03f
+#   text hash     9abf4767c1c41e21
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  da50016107f5ac10
-#   text hash     16f956ec5d9d8463
+#   content hash  d5e26516a212c03f
+#   text hash     12d68c016c898a49
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

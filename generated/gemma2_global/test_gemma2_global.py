@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  da50016107f5ac10
-#   text hash     b65f58e377b97b36
+#   content hash  d5e26516a212c03f
+#   text hash     7fe35261b36e07a0
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3848ea936b7b4f56
-#   text hash     3210eb5f09643b10
+#   content hash  47ab86df2fdec322
+#   text hash     fd3732da9d3c18d9
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3848ea936b7b4f56
-#   text hash     eaf86b17c31d162e
+#   content hash  47ab86df2fdec322
+#   text hash     15581cfbb0bbe2e3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3848ea936b7b4f56
-#   text hash     a967ee34536c141d
+#   content hash  47ab86df2fdec322
+#   text hash     c18b1da47fbe07ce
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

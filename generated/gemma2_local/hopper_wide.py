@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3848ea936b7b4f56
-#   text hash     032b15bd6b42acb0
+#   content hash  47ab86df2fdec322
+#   text hash     1ce42607596d9b6d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

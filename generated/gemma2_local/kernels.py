@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3848ea936b7b4f56
-#   text hash     2519735a9d4512a6
+#   content hash  47ab86df2fdec322
+#   text hash     4b41ef997562cb01
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6d8573ed4ca7b68d
-#   text hash     565c7895b46a47ee
+#   content hash  30f7e2a0d11932a7
+#   text hash     f9cee9d3a6e357df
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6d8573ed4ca7b68d
-#   text hash     c0364e76edaff529
+#   content hash  30f7e2a0d11932a7
+#   text hash     71e0e330df1f6342
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6d8573ed4ca7b68d
-#   text hash     b731edfa70c1ed2b
+#   content hash  30f7e2a0d11932a7
+#   text hash     81705d774861226c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6d8573ed4ca7b68d
-#   text hash     a07e24b8cc8e433f
+#   content hash  30f7e2a0d11932a7
+#   text hash     6b16fb6830178571
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

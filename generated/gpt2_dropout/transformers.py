@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6d8573ed4ca7b68d
-#   text hash     eee0ca93d5dd8c98
+#   content hash  30f7e2a0d11932a7
+#   text hash     37a45e002ad5c6c4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a56e230367387654
-#   text hash     5305e708f351f326
+#   content hash  ceac22cb1629ea7d
+#   text hash     ffe798caac819b86
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

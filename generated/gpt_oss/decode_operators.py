@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a56e230367387654
-#   text hash     9f322d96ba9b3219
+#   content hash  ceac22cb1629ea7d
+#   text hash     8781c257f9919d36
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

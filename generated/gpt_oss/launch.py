@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a56e230367387654
-#   text hash     dbc79c787ecdc4b8
+#   content hash  ceac22cb1629ea7d
+#   text hash     be5be36f8a3b24c7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

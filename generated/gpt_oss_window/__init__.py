@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3130140892bdc413
-#   text hash     2648078bfa2ea158
+#   content hash  cf86cfec62e1fae6
+#   text hash     e38cc58628576afd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

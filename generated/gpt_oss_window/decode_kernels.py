@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3130140892bdc413
-#   text hash     b0bb276d449fc199
+#   content hash  cf86cfec62e1fae6
+#   text hash     0512ab9bacd49048
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

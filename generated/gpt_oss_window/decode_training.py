@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3130140892bdc413
-#   text hash     4f5e2c479cc85977
+#   content hash  cf86cfec62e1fae6
+#   text hash     2c35af3fdf180d41
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

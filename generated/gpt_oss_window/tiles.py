@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3130140892bdc413
-#   text hash     863f3c7e081bdba3
+#   content hash  cf86cfec62e1fae6
+#   text hash     42ecfefd66454a77
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

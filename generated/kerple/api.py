@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2f3b038535488826
-#   text hash     a85a7d95fb3c830d
+#   content hash  0e0d5caa8a51f120
+#   text hash     3ececda20b810299
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2f3b038535488826
-#   text hash     9bb5e5a511c6693e
+#   content hash  0e0d5caa8a51f120
+#   text hash     c5bd80954e77f43a
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

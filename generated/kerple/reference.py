@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2f3b038535488826
-#   text hash     80ac521efaf5c0a2
+#   content hash  0e0d5caa8a51f120
+#   text hash     93cd74af968f2bc8
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2f3b038535488826
-#   text hash     d3d44adc0b90cf73
+#   content hash  0e0d5caa8a51f120
+#   text hash     bca646cc4da0e30b
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2f3b038535488826
-#   text hash     8cbee4973873ef26
+#   content hash  0e0d5caa8a51f120
+#   text hash     fad913ac5293483c
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  305b182ad58f40d5
-#   text hash     9f5b3d979bb986ab
+#   content hash  9b7f646607341110
+#   text hash     b7fd842a2f569445
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

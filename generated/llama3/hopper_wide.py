@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  305b182ad58f40d5
-#   text hash     8971e0ab1cdc3fc7
+#   content hash  9b7f646607341110
+#   text hash     dfc20f67f11c6ec7
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

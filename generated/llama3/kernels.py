@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  305b182ad58f40d5
-#   text hash     efff6b4b3a3911ac
+#   content hash  9b7f646607341110
+#   text hash     9885e7a69d252cf0
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  305b182ad58f40d5
-#   text hash     414bfe779cb54c22
+#   content hash  9b7f646607341110
+#   text hash     16559286094b036a
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  305b182ad58f40d5
-#   text hash     14dc5780d6eb3ac8
+#   content hash  9b7f646607341110
+#   text hash     d69a8a023dcc4894
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0671233c5e980566
-#   text hash     233571455e61a702
+#   content hash  d3e3131d69face8e
+#   text hash     1aa1b3659be1fc20
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0671233c5e980566
-#   text hash     e2d5eee51022a7ca
+#   content hash  d3e3131d69face8e
+#   text hash     ff1a713c0bd2cc1e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0671233c5e980566
-#   text hash     e2d0b585da430767
+#   content hash  d3e3131d69face8e
+#   text hash     bcaf4c3af139a432
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0671233c5e980566
-#   text hash     a7d7487542fcb3b7
+#   content hash  d3e3131d69face8e
+#   text hash     874cb816258aaaf9
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

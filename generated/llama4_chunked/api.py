@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c7504cb30ff37ad6
-#   text hash     9a7a7a911a035b91
+#   content hash  6f462e17559d0481
+#   text hash     33b851a0ef594d9c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

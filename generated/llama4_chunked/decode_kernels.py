@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c7504cb30ff37ad6
-#   text hash     ff4b371311abe233
+#   content hash  6f462e17559d0481
+#   text hash     fd20c5798ab82225
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

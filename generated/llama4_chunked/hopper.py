@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c7504cb30ff37ad6
-#   text hash     d1f13369b483fc11
+#   content hash  6f462e17559d0481
+#   text hash     60a654fdbedf9a99
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

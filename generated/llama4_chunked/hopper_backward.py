@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c7504cb30ff37ad6
-#   text hash     672736e2870c15c8
+#   content hash  6f462e17559d0481
+#   text hash     d0e0278feb18f384
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c7504cb30ff37ad6
-#   text hash     9ca25e047251fdf4
+#   content hash  6f462e17559d0481
+#   text hash     f8ab0cfc519a03ac
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3ff3a38d36c8322d
-#   text hash     5db6773cdb84860d
+#   content hash  c8205ec67b93391d
+#   text hash     047190d8e3c58356
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3ff3a38d36c8322d
-#   text hash     0c25ed207992b7b8
+#   content hash  c8205ec67b93391d
+#   text hash     613af2e31f40d3ef
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3ff3a38d36c8322d
-#   text hash     ab948226f85480cc
+#   content hash  c8205ec67b93391d
+#   text hash     e64ac4411b8f3955
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3ff3a38d36c8322d
-#   text hash     c4c7e2fb4164b50b
+#   content hash  c8205ec67b93391d
+#   text hash     77db514ac8a02e82
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

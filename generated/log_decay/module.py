@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3ff3a38d36c8322d
-#   text hash     fde9ec45610aa042
+#   content hash  c8205ec67b93391d
+#   text hash     c6e5cd1ba0824f5e
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1a5e57290bc95fb3
-#   text hash     1efea13d7951768d
+#   content hash  eb96d732a94eb02a
+#   text hash     60fc27da99bdcbd1
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

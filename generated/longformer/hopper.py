@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1a5e57290bc95fb3
-#   text hash     d16aa1226266faf8
+#   content hash  eb96d732a94eb02a
+#   text hash     7eb5834a22680fb5
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1a5e57290bc95fb3
-#   text hash     5d6dcf5846e91595
+#   content hash  eb96d732a94eb02a
+#   text hash     d7d6e0e070257ce2
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

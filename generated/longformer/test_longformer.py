@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1a5e57290bc95fb3
-#   text hash     99eebb70710e9a64
+#   content hash  eb96d732a94eb02a
+#   text hash     46b9d4442c214ed9
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1a5e57290bc95fb3
-#   text hash     3d273137fb674d74
+#   content hash  eb96d732a94eb02a
+#   text hash     366defea8de14e73
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b3dd62d156f69a55
-#   text hash     f5e65e93c12fa512
+#   content hash  611bfab5bd7e5466
+#   text hash     7aacc8be089d36fc
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b3dd62d156f69a55
-#   text hash     c24ccb7114f21ce4
+#   content hash  611bfab5bd7e5466
+#   text hash     dd90b88f2ae178f2
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b3dd62d156f69a55
-#   text hash     24693716bd1504a7
+#   content hash  611bfab5bd7e5466
+#   text hash     83210e4864df40aa
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b3dd62d156f69a55
-#   text hash     3cda8424c28f4705
+#   content hash  611bfab5bd7e5466
+#   text hash     bcc1e4f73c677324
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b3dd62d156f69a55
-#   text hash     40e09ae4de76b917
+#   content hash  611bfab5bd7e5466
+#   text hash     22371128b0b94a39
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

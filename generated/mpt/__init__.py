@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2e13e2d00549169e
-#   text hash     d55b6ad200e2159e
+#   content hash  28c720d9796f943e
+#   text hash     e73870191694bf8a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2e13e2d00549169e
-#   text hash     8d4cf600f3f804a5
+#   content hash  28c720d9796f943e
+#   text hash     8bb01dbd21b0321b
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2e13e2d00549169e
-#   text hash     cc74c781b6bebd86
+#   content hash  28c720d9796f943e
+#   text hash     25ab69e116e2bfc7
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2e13e2d00549169e
-#   text hash     f666d2f16e1be9c7
+#   content hash  28c720d9796f943e
+#   text hash     6b243eec965fcae9
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2e13e2d00549169e
-#   text hash     230414f9fef0fad4
+#   content hash  28c720d9796f943e
+#   text hash     f7856f3c2a2c1310
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  52500f89492dbb8f
-#   text hash     25e507803cf01ef5
+#   content hash  03c5ce5c5d02c19a
+#   text hash     d025017c6f290c3a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  52500f89492dbb8f
-#   text hash     b41e14658e8f153a
+#   content hash  03c5ce5c5d02c19a
+#   text hash     507bf83f7d64c423
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  52500f89492dbb8f
-#   text hash     6582e06d43a6bd1b
+#   content hash  03c5ce5c5d02c19a
+#   text hash     a82ac0f7836fc317
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

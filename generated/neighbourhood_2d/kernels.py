@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  52500f89492dbb8f
-#   text hash     a82cfdfe6eca0cad
+#   content hash  03c5ce5c5d02c19a
+#   text hash     b88112068cdeb0dd
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  52500f89492dbb8f
-#   text hash     2614b9195a47d6b0
+#   content hash  03c5ce5c5d02c19a
+#   text hash     0713bc2a7f462298
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f41dd8558e59ff99
-#   text hash     36882f1b85962ac1
+#   content hash  c6b09f4b9208bb14
+#   text hash     94dcb8d67492f7f9
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

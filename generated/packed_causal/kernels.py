@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f41dd8558e59ff99
-#   text hash     1c2a831040183902
+#   content hash  c6b09f4b9208bb14
+#   text hash     21733942ea1b7c8a
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f41dd8558e59ff99
-#   text hash     a7d903ebc511efb3
+#   content hash  c6b09f4b9208bb14
+#   text hash     b72f5a9568f13227
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

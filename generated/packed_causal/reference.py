@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f41dd8558e59ff99
-#   text hash     160300d79fe3a7b0
+#   content hash  c6b09f4b9208bb14
+#   text hash     e162f40ea37839e8
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

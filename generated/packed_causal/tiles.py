@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f41dd8558e59ff99
-#   text hash     6f72f9947953f895
+#   content hash  c6b09f4b9208bb14
+#   text hash     1c9af82cef4cc821
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

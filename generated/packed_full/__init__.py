@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8cbb3299caed1f73
-#   text hash     9f9d951de0661433
+#   content hash  014ed809b912205b
+#   text hash     b5cf891d0c9f007a
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8cbb3299caed1f73
-#   text hash     80cc16d1e9ad2cce
+#   content hash  014ed809b912205b
+#   text hash     9d0b466fe01398e0
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

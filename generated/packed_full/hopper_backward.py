@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8cbb3299caed1f73
-#   text hash     08f0664dfdd61dc7
+#   content hash  014ed809b912205b
+#   text hash     10858d9e49e3df91
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8cbb3299caed1f73
-#   text hash     9c6312e7d4da4568
+#   content hash  014ed809b912205b
+#   text hash     e22a43cfbcd06661
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8cbb3299caed1f73
-#   text hash     7b5321bbbb2d0033
+#   content hash  014ed809b912205b
+#   text hash     a7465ad3336dbf2f
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1efeb1472f2d26a2
-#   text hash     5a10a3e605c76fef
+#   content hash  60670ce43dd8bb96
+#   text hash     34c5a7ea01d38609
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1efeb1472f2d26a2
-#   text hash     8a28b7fc1a7f057b
+#   content hash  60670ce43dd8bb96
+#   text hash     8d8bb0fab3a1cb9c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

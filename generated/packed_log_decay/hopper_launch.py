@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1efeb1472f2d26a2
-#   text hash     958b083cf34c0222
+#   content hash  60670ce43dd8bb96
+#   text hash     c3d34e05f90532e6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

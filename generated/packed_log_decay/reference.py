@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1efeb1472f2d26a2
-#   text hash     ec45af0e3be2f90b
+#   content hash  60670ce43dd8bb96
+#   text hash     ce0f8d79c4efaf16
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1efeb1472f2d26a2
-#   text hash     dc46f11687bcd6f0
+#   content hash  60670ce43dd8bb96
+#   text hash     57fc877599bb061d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8fd1a9846e6ac0fd
-#   text hash     51bc9a353635cc07
+#   content hash  c20396973b0699df
+#   text hash     32a4ff1a3b874b3a
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8fd1a9846e6ac0fd
-#   text hash     e9258690437e899c
+#   content hash  c20396973b0699df
+#   text hash     0d19514edcf83a99
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8fd1a9846e6ac0fd
-#   text hash     8f08d16fe27d31ea
+#   content hash  c20396973b0699df
+#   text hash     590490877206c1c1
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8fd1a9846e6ac0fd
-#   text hash     fdf836cda10b5e1a
+#   content hash  c20396973b0699df
+#   text hash     16c6a8066f342e8f
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8fd1a9846e6ac0fd
-#   text hash     a3dfb9f713180c50
+#   content hash  c20396973b0699df
+#   text hash     16465a8b488f77ca
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bf2ad9f926336384
-#   text hash     310797b73b62e2f3
+#   content hash  bf01923052d8752e
+#   text hash     3602080076befe3d
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bf2ad9f926336384
-#   text hash     988612f8c9bfc8d5
+#   content hash  bf01923052d8752e
+#   text hash     a23656c6e21ec633
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bf2ad9f926336384
-#   text hash     946f6e626ea51868
+#   content hash  bf01923052d8752e
+#   text hash     3bec74e56d6bdbc4
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

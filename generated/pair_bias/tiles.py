@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bf2ad9f926336384
-#   text hash     1502711f247672fe
+#   content hash  bf01923052d8752e
+#   text hash     674b2801af849411
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

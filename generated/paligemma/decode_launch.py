@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bf303e3a0adcc227
-#   text hash     a278576d12fe0504
+#   content hash  1694727596f6820c
+#   text hash     48a4536f26dfc20a
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

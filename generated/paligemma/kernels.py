@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bf303e3a0adcc227
-#   text hash     0ed454a844db3a08
+#   content hash  1694727596f6820c
+#   text hash     49bbb6646af5c525
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

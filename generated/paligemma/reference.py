@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bf303e3a0adcc227
-#   text hash     e3143230927f8308
+#   content hash  1694727596f6820c
+#   text hash     5572897e0f184a64
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

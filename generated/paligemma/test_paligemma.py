@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bf303e3a0adcc227
-#   text hash     b95169a282a8b1d3
+#   content hash  1694727596f6820c
+#   text hash     793df6e5cf82e6f9
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bf303e3a0adcc227
-#   text hash     368e4e043388c2d5
+#   content hash  1694727596f6820c
+#   text hash     47527557adeb1938
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  75b2263de31b13f1
-#   text hash     68a1d93754584b3d
+#   content hash  07e3c0b91dbbdca8
+#   text hash     106124123eb5d4c2
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

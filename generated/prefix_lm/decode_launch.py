@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  75b2263de31b13f1
-#   text hash     6d43a55b5c865e75
+#   content hash  07e3c0b91dbbdca8
+#   text hash     2bfad75ba6547216
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

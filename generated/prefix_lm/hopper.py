@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  75b2263de31b13f1
-#   text hash     b4538d3a5b4579a9
+#   content hash  07e3c0b91dbbdca8
+#   text hash     aa04550a5c26e34f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  75b2263de31b13f1
-#   text hash     ed5866fff3c87cc4
+#   content hash  07e3c0b91dbbdca8
+#   text hash     0c2ff12727ef98fd
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

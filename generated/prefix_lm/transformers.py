@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  75b2263de31b13f1
-#   text hash     a5ca507cf7cd9b61
+#   content hash  07e3c0b91dbbdca8
+#   text hash     5ba239f8446b313c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

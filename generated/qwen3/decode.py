@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  80cc1deaf95117fb
-#   text hash     d270ffe1f123c2be
+#   content hash  c358c96b9474b956
+#   text hash     08724597e5d8266c
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

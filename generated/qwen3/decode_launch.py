@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  80cc1deaf95117fb
-#   text hash     a9c6f9ac47a408f3
+#   content hash  c358c96b9474b956
+#   text hash     6b9b9904c14f6e4d
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

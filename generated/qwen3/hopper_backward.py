@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  80cc1deaf95117fb
-#   text hash     a16d78f1cc9d6f9b
+#   content hash  c358c96b9474b956
+#   text hash     3d16b025c957d006
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

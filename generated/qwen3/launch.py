@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  80cc1deaf95117fb
-#   text hash     c41cd7fbd9aee2d1
+#   content hash  c358c96b9474b956
+#   text hash     423cf752da3f15b9
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  80cc1deaf95117fb
-#   text hash     206a45ecc595885c
+#   content hash  c358c96b9474b956
+#   text hash     210773a10b532b38
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

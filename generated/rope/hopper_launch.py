@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bfd8e21f71c78310
-#   text hash     234a5709cdcf664c
+#   content hash  9042f673b85f3f78
+#   text hash     44345a6daaec59c0
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

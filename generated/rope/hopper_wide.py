@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bfd8e21f71c78310
-#   text hash     d85d2aca1250ed16
+#   content hash  9042f673b85f3f78
+#   text hash     d58bb9722eb2552d
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bfd8e21f71c78310
-#   text hash     8168b467585b93a7
+#   content hash  9042f673b85f3f78
+#   text hash     a9883a82ca910552
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bfd8e21f71c78310
-#   text hash     f013af223f47d116
+#   content hash  9042f673b85f3f78
+#   text hash     2f07be980474bb45
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bfd8e21f71c78310
-#   text hash     89d0555650bc390a
+#   content hash  9042f673b85f3f78
+#   text hash     612b4c043e364ad3
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

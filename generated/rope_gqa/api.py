@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  53c9a13782810f00
-#   text hash     fc17ec48c5568081
+#   content hash  d95d6795602c8dc5
+#   text hash     0b3a43f946807b1b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

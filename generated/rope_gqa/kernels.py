@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  53c9a13782810f00
-#   text hash     28789080686970b0
+#   content hash  d95d6795602c8dc5
+#   text hash     92ad5ea5f131429e
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

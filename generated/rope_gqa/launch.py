@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  53c9a13782810f00
-#   text hash     0b39ae991ec73af0
+#   content hash  d95d6795602c8dc5
+#   text hash     0e8399b26e1e166a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  53c9a13782810f00
-#   text hash     890a5a7204bba49e
+#   content hash  d95d6795602c8dc5
+#   text hash     d3d36716c6d386fb
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  58db5b2139581410
-#   text hash     f8ec982a363da3ab
+#   content hash  85bfccb4133b4d10
+#   text hash     5b1bd73fd98e366b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  58db5b2139581410
-#   text hash     616dbd76b291b93a
+#   content hash  85bfccb4133b4d10
+#   text hash     a57e844311181f07
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

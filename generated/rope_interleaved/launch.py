@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  58db5b2139581410
-#   text hash     7eef4ea8a8ee6680
+#   content hash  85bfccb4133b4d10
+#   text hash     443ee38175319607
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  58db5b2139581410
-#   text hash     37e0e77e9710f67d
+#   content hash  85bfccb4133b4d10
+#   text hash     ecc98c39b449ccc7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

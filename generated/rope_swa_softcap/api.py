@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f1fe3afcbd9f1ec8
-#   text hash     8a30fabdc16ac324
+#   content hash  b1d73b59a7535916
+#   text hash     a92e8546d441ec6c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f1fe3afcbd9f1ec8
-#   text hash     75438517888a4f6d
+#   content hash  b1d73b59a7535916
+#   text hash     f6a469690deaf394
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f1fe3afcbd9f1ec8
-#   text hash     0ecae2893b465988
+#   content hash  b1d73b59a7535916
+#   text hash     4f8b2311475539bd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f1fe3afcbd9f1ec8
-#   text hash     77010632b2b862c3
+#   content hash  b1d73b59a7535916
+#   text hash     86ca128777cf56d2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f1fe3afcbd9f1ec8
-#   text hash     0e1ce5fe90b0572e
+#   content hash  b1d73b59a7535916
+#   text hash     68d50115460ca712
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

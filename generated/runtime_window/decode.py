@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b12e9c1555338f17
-#   text hash     6f6c92b3b8c89958
+#   content hash  ccf32de4a68b238a
+#   text hash     ece255944d275966
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

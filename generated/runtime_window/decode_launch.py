@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b12e9c1555338f17
-#   text hash     db075847c9be6638
+#   content hash  ccf32de4a68b238a
+#   text hash     7b6db1e44e2881e2
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b12e9c1555338f17
-#   text hash     e2b946bc81f502aa
+#   content hash  ccf32de4a68b238a
+#   text hash     ff1229cd972dcdcf
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

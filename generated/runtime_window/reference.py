@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b12e9c1555338f17
-#   text hash     80ebcdea8cbc5dac
+#   content hash  ccf32de4a68b238a
+#   text hash     41e919629452d3dd
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b12e9c1555338f17
-#   text hash     c8a5751b5b902538
+#   content hash  ccf32de4a68b238a
+#   text hash     8a82f8f356de729d
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1fa31bd870f09b7a
-#   text hash     ab2847db50abb966
+#   content hash  67da29b3434f2eef
+#   text hash     3da2d33fd3be23e6
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1fa31bd870f09b7a
-#   text hash     a5837a7696c43425
+#   content hash  67da29b3434f2eef
+#   text hash     f6b10ba897d0869b
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

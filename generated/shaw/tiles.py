@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1fa31bd870f09b7a
-#   text hash     7a27955f26201c25
+#   content hash  67da29b3434f2eef
+#   text hash     4672a2db38ae9b89
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9c2b431a5dcff78b
-#   text hash     956cb64520694acc
+#   content hash  b4898c8d60b84d66
+#   text hash     6ef4c618e8b7968e
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9c2b431a5dcff78b
-#   text hash     1a825512bb843609
+#   content hash  b4898c8d60b84d66
+#   text hash     6d11281a4122d5eb
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9c2b431a5dcff78b
-#   text hash     e846223de1aaa43b
+#   content hash  b4898c8d60b84d66
+#   text hash     7a7f69e9d0326de1
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

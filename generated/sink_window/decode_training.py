@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9c2b431a5dcff78b
-#   text hash     fa23579207304ea0
+#   content hash  b4898c8d60b84d66
+#   text hash     76ca352738c69f17
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9c2b431a5dcff78b
-#   text hash     55ff262a7809c1ec
+#   content hash  b4898c8d60b84d66
+#   text hash     9cd618ac3edb44f5
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

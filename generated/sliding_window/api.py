@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cbd916c590f00a23
-#   text hash     b396dea9656c9743
+#   content hash  3d64716ae197e794
+#   text hash     f348eadee8996ab6
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

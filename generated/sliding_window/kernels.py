@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cbd916c590f00a23
-#   text hash     af55d1e880c9b079
+#   content hash  3d64716ae197e794
+#   text hash     c3ef8a0488c236a3
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cbd916c590f00a23
-#   text hash     2e146083bedf1bdc
+#   content hash  3d64716ae197e794
+#   text hash     68fc8360a6ffaeee
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

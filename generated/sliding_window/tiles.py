@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cbd916c590f00a23
-#   text hash     4ee424be9ffb8e2b
+#   content hash  3d64716ae197e794
+#   text hash     b9c53385798535a6
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

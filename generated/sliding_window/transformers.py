@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cbd916c590f00a23
-#   text hash     6e465cc78c408760
+#   content hash  3d64716ae197e794
+#   text hash     01560b2847ef3160
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  695c3353c3afe019
-#   text hash     30c3e024e5da39bb
+#   content hash  f1333693c9f7178e
+#   text hash     0bb98e6f78f67270
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  695c3353c3afe019
-#   text hash     7ee234618b266f82
+#   content hash  f1333693c9f7178e
+#   text hash     23d8f9410ae63da1
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

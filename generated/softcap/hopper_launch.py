@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  695c3353c3afe019
-#   text hash     7ccd96ad6f855f19
+#   content hash  f1333693c9f7178e
+#   text hash     617cbd1a01d87cda
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

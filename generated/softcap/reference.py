@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  695c3353c3afe019
-#   text hash     5ba08987507ea65e
+#   content hash  f1333693c9f7178e
+#   text hash     9847aa64a2cd7812
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

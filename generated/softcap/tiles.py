@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  695c3353c3afe019
-#   text hash     55c0ae888b3a2cb9
+#   content hash  f1333693c9f7178e
+#   text hash     a3df9a40aeded967
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

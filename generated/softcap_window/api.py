@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  02ce0c7f253338d0
-#   text hash     57ea0ae9ac41edf4
+#   content hash  6237777d6e811158
+#   text hash     aa57bf337d613b6d
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  02ce0c7f253338d0
-#   text hash     49144ceba13a9788
+#   content hash  6237777d6e811158
+#   text hash     e268cfd970cffa95
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

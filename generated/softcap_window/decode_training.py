@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  02ce0c7f253338d0
-#   text hash     61c3246ddb0c2df3
+#   content hash  6237777d6e811158
+#   text hash     ee2a32abcebf5df7
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  02ce0c7f253338d0
-#   text hash     5c5f36aad8cc0251
+#   content hash  6237777d6e811158
+#   text hash     02ba014095600052
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

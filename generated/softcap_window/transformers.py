@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  02ce0c7f253338d0
-#   text hash     160f6f97dbf874d2
+#   content hash  6237777d6e811158
+#   text hash     8a963cff5f6d58e9
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d934a5e6772c3280
-#   text hash     9c2172fe7bf98fe9
+#   content hash  27fa4729e1801ac6
+#   text hash     f079509edc6b4efe
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

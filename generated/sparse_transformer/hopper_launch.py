@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d934a5e6772c3280
-#   text hash     44ca9289d6a261df
+#   content hash  27fa4729e1801ac6
+#   text hash     203bd3f3b4ce684a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d934a5e6772c3280
-#   text hash     99aa502fb1fb9c6f
+#   content hash  27fa4729e1801ac6
+#   text hash     893a483ad12577d8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d934a5e6772c3280
-#   text hash     b9450e82403a3dfa
+#   content hash  27fa4729e1801ac6
+#   text hash     4645a88da81ec677
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

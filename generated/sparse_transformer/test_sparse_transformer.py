@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d934a5e6772c3280
-#   text hash     50c124b0cb2ec44f
+#   content hash  27fa4729e1801ac6
+#   text hash     aa9e852f44a1a43f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

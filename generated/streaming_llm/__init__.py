@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a005962abe553d7d
-#   text hash     6e28640a2323d21b
+#   content hash  d4058d2fc8b511c7
+#   text hash     9a6a9aed64c47d3a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a005962abe553d7d
-#   text hash     2606501c2da83ee0
+#   content hash  d4058d2fc8b511c7
+#   text hash     11aa9bdf95cd238c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

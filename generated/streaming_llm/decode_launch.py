@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a005962abe553d7d
-#   text hash     8339063b2cd07547
+#   content hash  d4058d2fc8b511c7
+#   text hash     eb858a6fd54738fe
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a005962abe553d7d
-#   text hash     62f04b5439f61335
+#   content hash  d4058d2fc8b511c7
+#   text hash     0955aecb89949c84
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a005962abe553d7d
-#   text hash     879ed5ad8af08a9f
+#   content hash  d4058d2fc8b511c7
+#   text hash     888954271cf36ae3
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cba0809814df626d
-#   text hash     11782ce314fe68b2
+#   content hash  c12835cca429023b
+#   text hash     23bc790411900fba
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

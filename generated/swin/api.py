@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cba0809814df626d
-#   text hash     9ab522a7704bd3da
+#   content hash  c12835cca429023b
+#   text hash     68d4cfb12a79209d
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cba0809814df626d
-#   text hash     3bc734383c21c0dd
+#   content hash  c12835cca429023b
+#   text hash     f7a1c4b8d4b04189
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

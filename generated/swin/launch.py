@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cba0809814df626d
-#   text hash     ad6fbd047b7e4973
+#   content hash  c12835cca429023b
+#   text hash     7d37b178cd43cb9e
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

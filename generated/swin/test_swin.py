@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cba0809814df626d
-#   text hash     982e6521ce2d1b96
+#   content hash  c12835cca429023b
+#   text hash     9c9c1861c93de78b
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

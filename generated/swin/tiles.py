@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cba0809814df626d
-#   text hash     78177a6c125d381e
+#   content hash  c12835cca429023b
+#   text hash     63efd8f6a43f86c7
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d888aa1ac334ffcb
-#   text hash     b372f2218bbd355a
+#   content hash  e9cb1d198948624f
+#   text hash     000513185174e2a4
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d888aa1ac334ffcb
-#   text hash     8b9fd155fefe7b66
+#   content hash  e9cb1d198948624f
+#   text hash     fb7a5b18d1f1f735
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

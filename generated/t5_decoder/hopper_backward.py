@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d888aa1ac334ffcb
-#   text hash     d3d747eccf69196c
+#   content hash  e9cb1d198948624f
+#   text hash     ee85fde83dd5e83a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d888aa1ac334ffcb
-#   text hash     2ef571fdbf25a5bf
+#   content hash  e9cb1d198948624f
+#   text hash     ef3904cf44f5bebb
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d888aa1ac334ffcb
-#   text hash     1c3a77f4a8bf8de4
+#   content hash  e9cb1d198948624f
+#   text hash     857f23d4875e414e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5376c74ab9e5bae9
-#   text hash     34add07e17c01a2f
+#   content hash  61dc58809f2b2b8e
+#   text hash     d854dd96e41da3b9
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

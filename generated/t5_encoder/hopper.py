@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5376c74ab9e5bae9
-#   text hash     dd03db5c81466bbb
+#   content hash  61dc58809f2b2b8e
+#   text hash     4b5e2c13e7257dd5
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

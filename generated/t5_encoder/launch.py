@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5376c74ab9e5bae9
-#   text hash     0cc062d56d47627e
+#   content hash  61dc58809f2b2b8e
+#   text hash     3ad09ea324754c2d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

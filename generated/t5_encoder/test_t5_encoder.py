@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5376c74ab9e5bae9
-#   text hash     cba691c9e9ddcbcd
+#   content hash  61dc58809f2b2b8e
+#   text hash     652450a47169ce26
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5376c74ab9e5bae9
-#   text hash     71f6a88073ba716f
+#   content hash  61dc58809f2b2b8e
+#   text hash     a7b9b8af096b46b0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  237a0855e49dfda6
-#   text hash     48cb7c5c33de5bc9
+#   content hash  b0c0eb456f17f7d7
+#   text hash     e970b6abe5d6abd8
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  237a0855e49dfda6
-#   text hash     6da928da3fd1edf2
+#   content hash  b0c0eb456f17f7d7
+#   text hash     c312cfdb558ae62f
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  237a0855e49dfda6
-#   text hash     d6143275b911186e
+#   content hash  b0c0eb456f17f7d7
+#   text hash     0501ccb513821e4a
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

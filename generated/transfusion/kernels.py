@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  237a0855e49dfda6
-#   text hash     915eae1719323cea
+#   content hash  b0c0eb456f17f7d7
+#   text hash     2e851fd53b334aee
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  237a0855e49dfda6
-#   text hash     84fc0b9a801fcc46
+#   content hash  b0c0eb456f17f7d7
+#   text hash     921e73b166e33b46
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  29715cee782ad99b
-#   text hash     19f86f36999befbe
+#   content hash  006f35f9afe77609
+#   text hash     9107de4e0928fe1a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

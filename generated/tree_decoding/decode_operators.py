@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  29715cee782ad99b
-#   text hash     9fd04fe5579e7e83
+#   content hash  006f35f9afe77609
+#   text hash     2b1f709b14790395
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

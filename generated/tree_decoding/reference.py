@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  29715cee782ad99b
-#   text hash     963b5b334c46077b
+#   content hash  006f35f9afe77609
+#   text hash     45aca683f34af996
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dcee1da0a45b3fdc
-#   text hash     b4656f8297039701
+#   content hash  6f2f798e8efbeae9
+#   text hash     a66e32b9d9183830
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dcee1da0a45b3fdc
-#   text hash     622dc29e827c9e53
+#   content hash  6f2f798e8efbeae9
+#   text hash     6b15fcd42cc6bf44
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

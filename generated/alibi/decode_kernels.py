@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dcee1da0a45b3fdc
-#   text hash     9bfba935acd14db8
+#   content hash  6f2f798e8efbeae9
+#   text hash     b3f12a10ad762630
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

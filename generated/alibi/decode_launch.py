@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dcee1da0a45b3fdc
-#   text hash     275046ce09c626a1
+#   content hash  6f2f798e8efbeae9
+#   text hash     ba2e9dc878828c3a
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

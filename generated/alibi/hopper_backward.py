@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dcee1da0a45b3fdc
-#   text hash     0fc16b3bb108d54a
+#   content hash  6f2f798e8efbeae9
+#   text hash     c9ad22223b3a3470
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

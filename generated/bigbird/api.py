@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f79475dd16ebc0d3
-#   text hash     017cbcea7594d618
+#   content hash  b926da805872f60b
+#   text hash     62d89a6c4ebddc1d
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

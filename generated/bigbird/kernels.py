@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f79475dd16ebc0d3
-#   text hash     ea6ebbc8f51cf3f6
+#   content hash  b926da805872f60b
+#   text hash     799c2425bd952d70
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

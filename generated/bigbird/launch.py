@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f79475dd16ebc0d3
-#   text hash     e7334c0795160b6b
+#   content hash  b926da805872f60b
+#   text hash     8fe3509454fa5996
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f79475dd16ebc0d3
-#   text hash     980be7ff2ff42139
+#   content hash  b926da805872f60b
+#   text hash     79b2440708f4f798
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

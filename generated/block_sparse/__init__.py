@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7eebb9a75f410e50
-#   text hash     117af2a9f8cc17e1
+#   content hash  78ab24fc2258db49
+#   text hash     d301ed6b546f585a
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7eebb9a75f410e50
-#   text hash     a34626f78ffc2b2d
+#   content hash  78ab24fc2258db49
+#   text hash     7df4a507326a4eff
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7eebb9a75f410e50
-#   text hash     30d5f1d65ffd5904
+#   content hash  78ab24fc2258db49
+#   text hash     68a18527d8d9aedb
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

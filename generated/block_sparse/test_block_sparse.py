@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7eebb9a75f410e50
-#   text hash     91cf0c0d866617ee
+#   content hash  78ab24fc2258db49
+#   text hash     935914de8fc9a81b
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7eebb9a75f410e50
-#   text hash     0977d10ef9f748a8
+#   content hash  78ab24fc2258db49
+#   text hash     2ddd4dafce899af9
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

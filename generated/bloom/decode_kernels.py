@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4b306041149aecce
-#   text hash     1acf69a074fc4d97
+#   content hash  b2e24375bbd8aad9
+#   text hash     e206490b6d9ff0e8
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4b306041149aecce
-#   text hash     6aa7374be7579e7b
+#   content hash  b2e24375bbd8aad9
+#   text hash     c2d78fad326b7aab
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4b306041149aecce
-#   text hash     ff883b8870df19bc
+#   content hash  b2e24375bbd8aad9
+#   text hash     c7ba74385174173b
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

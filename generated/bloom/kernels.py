@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4b306041149aecce
-#   text hash     45036077634d059a
+#   content hash  b2e24375bbd8aad9
+#   text hash     81ca4ad5004a56d5
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

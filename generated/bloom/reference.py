@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4b306041149aecce
-#   text hash     5f3edf6260b19ae0
+#   content hash  b2e24375bbd8aad9
+#   text hash     fa655c9e0cbba57b
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

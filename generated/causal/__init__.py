@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  92c1de3eddc7fb39
-#   text hash     41491c41a0299689
+#   content hash  1e8a58563ff8e04b
+#   text hash     0925ef1fd9b00ef9
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  92c1de3eddc7fb39
-#   text hash     108f0060222f336e
+#   content hash  1e8a58563ff8e04b
+#   text hash     ad23438a9a781160
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  92c1de3eddc7fb39
-#   text hash     23bf8831744db62c
+#   content hash  1e8a58563ff8e04b
+#   text hash     25715346a3e9edbe
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

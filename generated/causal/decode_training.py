@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  92c1de3eddc7fb39
-#   text hash     511c80acb6c765b9
+#   content hash  1e8a58563ff8e04b
+#   text hash     e114336be2c17a77
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

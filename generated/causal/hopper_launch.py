@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  92c1de3eddc7fb39
-#   text hash     907d68c6bf91ebff
+#   content hash  1e8a58563ff8e04b
+#   text hash     cefbbc0f000e44ed
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

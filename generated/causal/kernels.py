@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  92c1de3eddc7fb39
-#   text hash     ae4c8e82b07347d0
+#   content hash  1e8a58563ff8e04b
+#   text hash     01522f707e60eba1
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

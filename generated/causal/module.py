@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  92c1de3eddc7fb39
-#   text hash     354f02486c5beab2
+#   content hash  1e8a58563ff8e04b
+#   text hash     d7b975ff58355dc9
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  92c1de3eddc7fb39
-#   text hash     ba7c22ce77cf8032
+#   content hash  1e8a58563ff8e04b
+#   text hash     f61c1588ddb83dbc
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

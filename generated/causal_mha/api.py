@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7c5d1629ec6192e9
-#   text hash     dc87c4705dca75df
+#   content hash  cdbf6361d293e03e
+#   text hash     053faacd24e0a4ad
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7c5d1629ec6192e9
-#   text hash     16e101c4a3fafbd3
+#   content hash  cdbf6361d293e03e
+#   text hash     ac1c3435fd76adb0
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

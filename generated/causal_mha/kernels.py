@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7c5d1629ec6192e9
-#   text hash     2ec5ecafa7e2697c
+#   content hash  cdbf6361d293e03e
+#   text hash     17b6e81c9ef9eaad
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

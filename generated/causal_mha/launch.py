@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7c5d1629ec6192e9
-#   text hash     5cb1882dff5a2cda
+#   content hash  cdbf6361d293e03e
+#   text hash     16169647bda483f2
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

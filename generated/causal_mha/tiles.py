@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7c5d1629ec6192e9
-#   text hash     b9eb70cf53c69c88
+#   content hash  cdbf6361d293e03e
+#   text hash     0bb6a02e212b7c84
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

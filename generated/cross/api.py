@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  98d92d1f8d6fa918
-#   text hash     6926eb3932a3ba4b
+#   content hash  6153e75ab050a5c6
+#   text hash     5ab1da0619843756
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

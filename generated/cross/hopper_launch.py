@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  98d92d1f8d6fa918
-#   text hash     f4be1190b666690d
+#   content hash  6153e75ab050a5c6
+#   text hash     a8abca451d2030d7
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  98d92d1f8d6fa918
-#   text hash     a6f96d53e9ad277e
+#   content hash  6153e75ab050a5c6
+#   text hash     99dfbb33262f901f
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

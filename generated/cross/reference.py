@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  98d92d1f8d6fa918
-#   text hash     6d365357b82c7bac
+#   content hash  6153e75ab050a5c6
+#   text hash     139dbfcfb963c058
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  98d92d1f8d6fa918
-#   text hash     648e17627c9bbe60
+#   content hash  6153e75ab050a5c6
+#   text hash     004d38c08856b9e4
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  98d92d1f8d6fa918
-#   text hash     e274208440985bfd
+#   content hash  6153e75ab050a5c6
+#   text hash     608a57e423e6f76a
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e8e790faa7c86cca
-#   text hash     6eb99e6e42363174
+#   content hash  0638bb76ca04db57
+#   text hash     5fdd8add0a90d3bc
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

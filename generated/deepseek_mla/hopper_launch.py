@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e8e790faa7c86cca
-#   text hash     7fa036c291e3da92
+#   content hash  0638bb76ca04db57
+#   text hash     5e0658f5ba3b68ed
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e8e790faa7c86cca
-#   text hash     9427be29bd5d14f8
+#   content hash  0638bb76ca04db57
+#   text hash     d85067c237e6bf7c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e8e790faa7c86cca
-#   text hash     c42e7edaf800ab2a
+#   content hash  0638bb76ca04db57
+#   text hash     b4a94e5334810f2b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

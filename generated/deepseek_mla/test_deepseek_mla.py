@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e8e790faa7c86cca
-#   text hash     a4196cee58e4a79e
+#   content hash  0638bb76ca04db57
+#   text hash     2034fdc2fb37215b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8e8b8297d26d364e
-#   text hash     d9cadf0ac7631004
+#   content hash  8fc5de1049902773
+#   text hash     72b5e99bcdb6e90e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; other names as at its head.
 
@@ -47,10 +47,12 @@ Symbols
     sequences         what all warps take of the kernel's parameters: what they find sequences and splits by
     arguments, results, places, factors
                       what score_keys, add_values, load_keys and convert_keys take of the others
-    keys, boxes       k_buffer and rest_buffer, k_boxes and rest_boxes, with the same barriers
+    queries           q_buffer and the barrier of what comes into it
+    keys, boxes       k_buffer and rest_buffer, k_boxes and rest_boxes, with the same barriers, boxes with q_loaded
     weights, totals   p_buffer with its barriers, and shrinks; shares with its barrier
     scales            k_scales and v_scales; None twice where keys have no scales of their own
     cache             what tells where rows of float8 and their scales stand, for one sequence and key head
+    q_loaded          a barrier that all queries of a tile have come from memory
     k_ready, k_free   for each half of a stage a barrier that it is ready, and one that it is free
     p_ready, p_free   for each tile of weights a barrier that it is there, and one that no worker needs it any more
     shares_ready      a barrier that shares are there
@@ -146,9 +148,12 @@ def copy_keys(
     PAGE: gl.constexpr, ROWS: gl.constexpr
 ):  # fmt: skip
     """Copy one tile of keys, a half of its columns as soon as there is room for it."""
-    k_boxes, rest_boxes, k_ready, k_free = boxes
+    k_boxes, rest_boxes, k_ready, k_free, q_loaded = boxes
     COUNT: gl.constexpr = BLOCK_N // ROWS
     stage, phase = at % STAGES, at // STAGES & 1
+    if at == 1:
+        # without queries no tile is done, and they would wait behind these keys
+        mbarrier.wait(q_loaded, 0)
     for half in gl.static_range(2):
         place = stage * 2 + half
         ready = k_ready.index(place)
@@ -369,7 +374,7 @@ def weigh(
 
 @gluon.jit
 def score_keys(
-    arguments, sequences, q_buffer, keys, weights, totals, scales, GROUP: tl.constexpr, BLOCK_M: tl.constexpr,
+    arguments, sequences, queries, keys, weights, totals, scales, GROUP: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, DV: tl.constexpr, BY_HEAD: tl.constexpr
 ):  # fmt: skip
     """Hand on the weights of all tiles of keys, and store the LSE of a program's rows."""
@@ -390,9 +395,11 @@ def score_keys(
         count = q_len * GROUP
         place, row, h = find_rows(tile, q_len, kv_h, GROUP, BLOCK_M, WIDE)
         q_place = (token + row).to(tl.int64) * q_stride_token + h.to(tl.int64) * q_stride_head
+        q_buffer, q_loaded = queries
         k_scales, v_scales = scales
         room, q_unit = weights[0].index(0), None  # the first weights take its place
         load_queries(q_ptr, q_place, place < count, scale, q_buffer, room, WIDE)
+        mbarrier.arrive(q_loaded, count=1)
         if q_ptr.dtype.element_ty != q_buffer.dtype:
             q_unit = convert_queries(q_buffer, room, q_ptr.dtype.element_ty, WIDE)
             q_unit = gl.convert_layout(q_unit, gl.SliceLayout(1, SCORES))
@@ -532,7 +539,7 @@ def attend_split(
     STRIPS: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     q_buffer = gl.allocate_shared_memory(dtype, [2, BLOCK_M, 256], STRIPS)
-    k_ready, k_free = barriers(2 * STAGES, 1), barriers(2 * STAGES, 1)
+    k_ready, k_free, q_loaded = barriers(2 * STAGES, 1), barriers(2 * STAGES, 1), barriers(1, 1).index(0)
     boxes, k_scales, v_scales = None, None, None
     if FLOAT8:
         k_buffer = gl.allocate_shared_memory(dtype, [2 * STAGES, BLOCK_N, 256], STRIPS)
@@ -546,11 +553,12 @@ def attend_split(
         k_buffer = view(k_boxes, dtype, [2 * STAGES, BLOCK_N, 256], STRIPS)
         rest_boxes = gl.allocate_shared_memory(dtype, [BOXES, 1, 1, ROWS, 64], k_desc.layout)
         rest_buffer = view(rest_boxes, dtype, [STAGES, BLOCK_N, 64], STRIPS)
-        boxes = (k_boxes, rest_boxes, k_ready, k_free)
+        boxes = (k_boxes, rest_boxes, k_ready, k_free, q_loaded)
     p_buffer = gl.allocate_shared_memory(dtype, [2, BLOCK_M, BLOCK_N], STRIPS)
     shrinks = gl.allocate_shared_memory(gl.float32, [2, BLOCK_M], PLAIN)
     shares = gl.allocate_shared_memory(gl.float32, [BLOCK_M], PLAIN)
-    keys, scales = (k_buffer, rest_buffer, k_ready, k_free), (k_scales, v_scales)
+    queries, scales = (q_buffer, q_loaded), (k_scales, v_scales)
+    keys = (k_buffer, rest_buffer, k_ready, k_free)
     weights = (p_buffer, barriers(2, 1), barriers(2, 2), shrinks)
     totals = (shares, barriers(1, 1).index(0))
     fence_async_shared()
@@ -575,7 +583,7 @@ def attend_split(
     gl.warp_specialize(
         [
             (score_keys, (
-                arguments, sequences, q_buffer, keys, weights, totals, scales, GROUP, BLOCK_M, BLOCK_N, STAGES, DV,
+                arguments, sequences, queries, keys, weights, totals, scales, GROUP, BLOCK_M, BLOCK_N, STAGES, DV,
                 BY_HEAD
             )),
             (add_values, (

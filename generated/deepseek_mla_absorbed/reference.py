@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8e8b8297d26d364e
-#   text hash     ba26a1351e3e4f68
+#   content hash  8fc5de1049902773
+#   text hash     1b8fb18111273ec0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

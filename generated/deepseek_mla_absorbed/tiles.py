@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8e8b8297d26d364e
-#   text hash     33acb9badbc68370
+#   content hash  8fc5de1049902773
+#   text hash     5262e9f5c4a75786
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  63bd985dd8a76984
-#   text hash     f712c1da0704a627
+#   content hash  ed856e9359be9407
+#   text hash     c514309fcadbe46f
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

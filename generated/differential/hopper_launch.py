@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  63bd985dd8a76984
-#   text hash     2470d870966d473c
+#   content hash  ed856e9359be9407
+#   text hash     df450d972be5f9bc
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

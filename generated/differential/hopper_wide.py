@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  63bd985dd8a76984
-#   text hash     275fe1c236739e13
+#   content hash  ed856e9359be9407
+#   text hash     fbcc5c79b4c27568
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  63bd985dd8a76984
-#   text hash     418039e39f72fac9
+#   content hash  ed856e9359be9407
+#   text hash     4950463be9abc25e
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

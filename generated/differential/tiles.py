@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  63bd985dd8a76984
-#   text hash     a309a19806e7bfd3
+#   content hash  ed856e9359be9407
+#   text hash     28a4f773f5c1050f
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6db91e06ff5680b1
-#   text hash     cba8b13a88cf7bbf
+#   content hash  8abf4c0b6413ea60
+#   text hash     b65f074eb3c77b77
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

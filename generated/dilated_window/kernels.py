@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6db91e06ff5680b1
-#   text hash     7c833a58ef51c7bd
+#   content hash  8abf4c0b6413ea60
+#   text hash     65a4d7c111276a2e
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

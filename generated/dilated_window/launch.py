@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6db91e06ff5680b1
-#   text hash     e65dac8a7c3146ba
+#   content hash  8abf4c0b6413ea60
+#   text hash     1930f7f543582e7f
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

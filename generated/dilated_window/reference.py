@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6db91e06ff5680b1
-#   text hash     1f3a0385f2b1eb73
+#   content hash  8abf4c0b6413ea60
+#   text hash     6a15993c78281042
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

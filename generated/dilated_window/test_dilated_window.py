@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6db91e06ff5680b1
-#   text hash     a3e8ed30faa23e96
+#   content hash  8abf4c0b6413ea60
+#   text hash     06f9040d84b74c8d
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b3a8960065bf9b05
-#   text hash     616af25bcedfda9b
+#   content hash  ae16cc0248715d2f
+#   text hash     069ac7bcf4eb93c2
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

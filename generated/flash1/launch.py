@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b3a8960065bf9b05
-#   text hash     de6a192535b90085
+#   content hash  ae16cc0248715d2f
+#   text hash     6e6bb645164d06b0
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

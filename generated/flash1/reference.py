@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b3a8960065bf9b05
-#   text hash     21c03ce7819373a7
+#   content hash  ae16cc0248715d2f
+#   text hash     d62a61a6450bac0c
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b3a8960065bf9b05
-#   text hash     4c052c2deb9ae256
+#   content hash  ae16cc0248715d2f
+#   text hash     e3c190d6952fc4b8
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

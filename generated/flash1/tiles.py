@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b3a8960065bf9b05
-#   text hash     c7013f3c71cf1bd2
+#   content hash  ae16cc0248715d2f
+#   text hash     cb1bc7f0bf274daf
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  793a9bb870641d1f
-#   text hash     fb4bcefdff51fad7
+#   content hash  71f1e374b1c22f1f
+#   text hash     2491e8b7469ebdad
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

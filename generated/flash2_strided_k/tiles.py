@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  793a9bb870641d1f
-#   text hash     bf91ae834f9e756a
+#   content hash  71f1e374b1c22f1f
+#   text hash     5ed2481943714177
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7c6b65c6a12e6e74
-#   text hash     1df3b9f0047ac7e0
+#   content hash  3fe6dbd1244616be
+#   text hash     4242046d23ef718a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

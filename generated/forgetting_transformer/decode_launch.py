@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7c6b65c6a12e6e74
-#   text hash     75cb8ff903360af5
+#   content hash  3fe6dbd1244616be
+#   text hash     457ac4de6c332383
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7c6b65c6a12e6e74
-#   text hash     750e25c092c239eb
+#   content hash  3fe6dbd1244616be
+#   text hash     f767dd9ba22028de
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

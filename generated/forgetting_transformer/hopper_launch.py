@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7c6b65c6a12e6e74
-#   text hash     5bc53e80979ab308
+#   content hash  3fe6dbd1244616be
+#   text hash     d203cf7f12670f6c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7c6b65c6a12e6e74
-#   text hash     af5db9ba45252f3f
+#   content hash  3fe6dbd1244616be
+#   text hash     77b0296d0fb83dc6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bbf729efd2c28bf6
-#   text hash     9a4024a15fdc0481
+#   content hash  bf07b40cae2c6b5c
+#   text hash     2a1d29d7ead5929c
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bbf729efd2c28bf6
-#   text hash     a912c859f8d079cc
+#   content hash  bf07b40cae2c6b5c
+#   text hash     9de64376492d4167
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bbf729efd2c28bf6
-#   text hash     1614e879bff4c2a4
+#   content hash  bf07b40cae2c6b5c
+#   text hash     7ea9e0a22a38789b
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bbf729efd2c28bf6
-#   text hash     568b9a3f16c3ab5c
+#   content hash  bf07b40cae2c6b5c
+#   text hash     82b6601a13074d74
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

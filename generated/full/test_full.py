@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bbf729efd2c28bf6
-#   text hash     f4d25a6d66e54029
+#   content hash  bf07b40cae2c6b5c
+#   text hash     0d5772e50a2b1013
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bbf729efd2c28bf6
-#   text hash     52544ea451ac601a
+#   content hash  bf07b40cae2c6b5c
+#   text hash     c76dda48e935ac63
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

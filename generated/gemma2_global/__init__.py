@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d5e26516a212c03f
-#   text hash     c35c448ccdb1b4b8
+#   content hash  631f7a6bb7712523
+#   text hash     4df057e3941672fe
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

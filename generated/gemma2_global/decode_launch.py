@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d5e26516a212c03f
-#   text hash     e0b5c3c306d8fed1
+#   content hash  631f7a6bb7712523
+#   text hash     f5ad203be92308ab
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d5e26516a212c03f
-#   text hash     7b71ac5e026bfd50
+#   content hash  631f7a6bb7712523
+#   text hash     152ae42d8dc4f46d
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d5e26516a212c03f
-#   text hash     2814c68ca6a5ae10
+#   content hash  631f7a6bb7712523
+#   text hash     04546c7ddccc5010
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

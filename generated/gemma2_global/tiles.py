@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d5e26516a212c03f
-#   text hash     2e3e285623fa8dba
+#   content hash  631f7a6bb7712523
+#   text hash     d78244ae56527b36
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

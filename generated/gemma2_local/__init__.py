@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  47ab86df2fdec322
-#   text hash     91353818c2da9e66
+#   content hash  69233ee5e9f9ef47
+#   text hash     a0f55c2e62586b9f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

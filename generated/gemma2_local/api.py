@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  47ab86df2fdec322
-#   text hash     ec7923f36f8bc8c1
+#   content hash  69233ee5e9f9ef47
+#   text hash     18fa7ac1029ceea4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  47ab86df2fdec322
-#   text hash     fd3732da9d3c18d9
+#   content hash  69233ee5e9f9ef47
+#   text hash     b2b4a00785db46e0
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  47ab86df2fdec322
-#   text hash     e2b1dc7e4435bae2
+#   content hash  69233ee5e9f9ef47
+#   text hash     5f1feccd9f1e682f
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

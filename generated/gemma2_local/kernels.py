@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  47ab86df2fdec322
-#   text hash     4b41ef997562cb01
+#   content hash  69233ee5e9f9ef47
+#   text hash     ce874faba92c705b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

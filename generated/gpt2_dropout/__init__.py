@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  30f7e2a0d11932a7
-#   text hash     f9cee9d3a6e357df
+#   content hash  bc055fb306f10350
+#   text hash     e603ccb80222e097
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  30f7e2a0d11932a7
-#   text hash     71e0e330df1f6342
+#   content hash  bc055fb306f10350
+#   text hash     a793cc16999c9cc6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

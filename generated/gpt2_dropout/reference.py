@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  30f7e2a0d11932a7
-#   text hash     81705d774861226c
+#   content hash  bc055fb306f10350
+#   text hash     02101ebc48c479fa
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  30f7e2a0d11932a7
-#   text hash     6b16fb6830178571
+#   content hash  bc055fb306f10350
+#   text hash     556b928dff62eb43
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  30f7e2a0d11932a7
-#   text hash     205e48c261d94837
+#   content hash  bc055fb306f10350
+#   text hash     2b626480a427fc15
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ceac22cb1629ea7d
-#   text hash     998371acd31dd364
+#   content hash  51e6b69ea00159df
+#   text hash     daa9632737946bb1
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ceac22cb1629ea7d
-#   text hash     15d68191134642e0
+#   content hash  51e6b69ea00159df
+#   text hash     5ce2e5de4e5fd7ba
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

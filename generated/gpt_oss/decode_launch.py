@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ceac22cb1629ea7d
-#   text hash     5c34228b1009e4a1
+#   content hash  51e6b69ea00159df
+#   text hash     f23b9862e795ebc7
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ceac22cb1629ea7d
-#   text hash     e4684592bc350067
+#   content hash  51e6b69ea00159df
+#   text hash     cd348e4fd3ea0c27
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

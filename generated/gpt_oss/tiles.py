@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ceac22cb1629ea7d
-#   text hash     048d85ff19d5270d
+#   content hash  51e6b69ea00159df
+#   text hash     be72d294e76c3b4d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

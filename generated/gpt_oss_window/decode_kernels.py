@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  cf86cfec62e1fae6
-#   text hash     0512ab9bacd49048
+#   content hash  da1c3ed3610e1132
+#   text hash     f4eebe2554d23a1d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  cf86cfec62e1fae6
-#   text hash     89fd7427eb919de7
+#   content hash  da1c3ed3610e1132
+#   text hash     19b9497d11ca6281
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

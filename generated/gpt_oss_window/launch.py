@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  cf86cfec62e1fae6
-#   text hash     f0b77802094f514e
+#   content hash  da1c3ed3610e1132
+#   text hash     cfb39910e06de9cb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

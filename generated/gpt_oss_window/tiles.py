@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  cf86cfec62e1fae6
-#   text hash     42ecfefd66454a77
+#   content hash  da1c3ed3610e1132
+#   text hash     4ee6eb56adcf5bec
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0e0d5caa8a51f120
-#   text hash     c5bd80954e77f43a
+#   content hash  77f9cfe77d7ba58a
+#   text hash     cf9e3201c3b12b9b
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

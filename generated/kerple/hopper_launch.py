@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0e0d5caa8a51f120
-#   text hash     382a1cf3b4afb9de
+#   content hash  77f9cfe77d7ba58a
+#   text hash     638d33bb9ad98dd7
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0e0d5caa8a51f120
-#   text hash     0d82a932df8fbae2
+#   content hash  77f9cfe77d7ba58a
+#   text hash     0a5dbd814fe696c6
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0e0d5caa8a51f120
-#   text hash     93cd74af968f2bc8
+#   content hash  77f9cfe77d7ba58a
+#   text hash     f5da9fe46c580848
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

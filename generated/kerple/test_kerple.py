@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0e0d5caa8a51f120
-#   text hash     bca646cc4da0e30b
+#   content hash  77f9cfe77d7ba58a
+#   text hash     824f208e6be1151b
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9b7f646607341110
-#   text hash     c9714dd96ef0f4d7
+#   content hash  96a4f420b234f388
+#   text hash     c1164812e7282c33
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

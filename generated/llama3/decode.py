@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9b7f646607341110
-#   text hash     cdec9724907c415c
+#   content hash  96a4f420b234f388
+#   text hash     24c6a8251060c808
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9b7f646607341110
-#   text hash     c4b620e60b829e7d
+#   content hash  96a4f420b234f388
+#   text hash     8818dac4e87d7fd5
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9b7f646607341110
-#   text hash     dfc20f67f11c6ec7
+#   content hash  96a4f420b234f388
+#   text hash     5977202fc9412c3a
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

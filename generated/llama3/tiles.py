@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9b7f646607341110
-#   text hash     d69a8a023dcc4894
+#   content hash  96a4f420b234f388
+#   text hash     4717b496bea1d68e
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d3e3131d69face8e
-#   text hash     1aa1b3659be1fc20
+#   content hash  bc080f8cc707f6a7
+#   text hash     924ee8bb00fc64ec
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

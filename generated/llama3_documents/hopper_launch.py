@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d3e3131d69face8e
-#   text hash     bcaf4c3af139a432
+#   content hash  bc080f8cc707f6a7
+#   text hash     bec826885450a6fc
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

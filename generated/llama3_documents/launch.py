@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d3e3131d69face8e
-#   text hash     874cb816258aaaf9
+#   content hash  bc080f8cc707f6a7
+#   text hash     0542d6ee952d2924
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

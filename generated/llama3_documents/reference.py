@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d3e3131d69face8e
-#   text hash     edffbe43f999a0c2
+#   content hash  bc080f8cc707f6a7
+#   text hash     350b5c000e736ed6
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d3e3131d69face8e
-#   text hash     029d431705926e7c
+#   content hash  bc080f8cc707f6a7
+#   text hash     479d65491622a26f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

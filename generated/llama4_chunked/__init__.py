@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6f462e17559d0481
-#   text hash     14addca7b6a6b385
+#   content hash  1968ab9230e89ed2
+#   text hash     08e514be982e040c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

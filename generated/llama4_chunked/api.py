@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6f462e17559d0481
-#   text hash     33b851a0ef594d9c
+#   content hash  1968ab9230e89ed2
+#   text hash     47b58aa4395b6838
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6f462e17559d0481
-#   text hash     51366173564659bb
+#   content hash  1968ab9230e89ed2
+#   text hash     6b0a375e0343c8de
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6f462e17559d0481
-#   text hash     4895230df392e442
+#   content hash  1968ab9230e89ed2
+#   text hash     f2266681d1e386c7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

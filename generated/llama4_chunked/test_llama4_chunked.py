@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6f462e17559d0481
-#   text hash     63b2417516dfd19e
+#   content hash  1968ab9230e89ed2
+#   text hash     7ee09ac47100b01f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

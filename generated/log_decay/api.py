@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c8205ec67b93391d
-#   text hash     394bd45322a40e48
+#   content hash  7fb45c14d8ea2841
+#   text hash     b80de8df1fedc8a1
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c8205ec67b93391d
-#   text hash     047190d8e3c58356
+#   content hash  7fb45c14d8ea2841
+#   text hash     9d5edb8f4ea2305f
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c8205ec67b93391d
-#   text hash     613af2e31f40d3ef
+#   content hash  7fb45c14d8ea2841
+#   text hash     b5521cb96e2ed38c
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

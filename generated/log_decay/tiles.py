@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c8205ec67b93391d
-#   text hash     655f96129d402737
+#   content hash  7fb45c14d8ea2841
+#   text hash     e6962adf1b74c37e
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

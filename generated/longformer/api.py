@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  eb96d732a94eb02a
-#   text hash     60fc27da99bdcbd1
+#   content hash  41f2b24f3cee8832
+#   text hash     fd195048754fb606
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

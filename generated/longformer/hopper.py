@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  eb96d732a94eb02a
-#   text hash     7eb5834a22680fb5
+#   content hash  41f2b24f3cee8832
+#   text hash     14f90b7b0c6c3350
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  eb96d732a94eb02a
-#   text hash     0e86abf1cf27a26b
+#   content hash  41f2b24f3cee8832
+#   text hash     41f5f28cba0e9bb3
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  eb96d732a94eb02a
-#   text hash     be5dbd8938a76630
+#   content hash  41f2b24f3cee8832
+#   text hash     0c3fc7008811eb08
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  eb96d732a94eb02a
-#   text hash     b3efd0639478095b
+#   content hash  41f2b24f3cee8832
+#   text hash     e2308979dd269c56
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

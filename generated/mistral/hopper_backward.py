@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  611bfab5bd7e5466
-#   text hash     5dfca69d9b99f4dd
+#   content hash  0239c7e1664edfa9
+#   text hash     281b8042c5ea3e36
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  611bfab5bd7e5466
-#   text hash     fc69e50909397cd4
+#   content hash  0239c7e1664edfa9
+#   text hash     929702ad905cc3d8
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

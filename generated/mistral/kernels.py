@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  611bfab5bd7e5466
-#   text hash     bcc1e4f73c677324
+#   content hash  0239c7e1664edfa9
+#   text hash     27edb32fef2d9814
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

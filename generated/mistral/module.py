@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  611bfab5bd7e5466
-#   text hash     22371128b0b94a39
+#   content hash  0239c7e1664edfa9
+#   text hash     0ba5d873b21d6905
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

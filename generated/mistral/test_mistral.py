@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  611bfab5bd7e5466
-#   text hash     028834de35a58603
+#   content hash  0239c7e1664edfa9
+#   text hash     30ceef399106205c
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

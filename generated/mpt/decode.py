@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  28c720d9796f943e
-#   text hash     8bb01dbd21b0321b
+#   content hash  f401c3d06f7a03e7
+#   text hash     d6d5c51c91c03322
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  28c720d9796f943e
-#   text hash     db13a69b32c6e9ba
+#   content hash  f401c3d06f7a03e7
+#   text hash     850dbbffd4fe0243
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  28c720d9796f943e
-#   text hash     eadb30123738f46f
+#   content hash  f401c3d06f7a03e7
+#   text hash     affa7303ee47e36c
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  28c720d9796f943e
-#   text hash     b9b6407e09bde7a5
+#   content hash  f401c3d06f7a03e7
+#   text hash     84260e90199f8a77
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

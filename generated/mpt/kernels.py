@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  28c720d9796f943e
-#   text hash     9b8ad674e142e24d
+#   content hash  f401c3d06f7a03e7
+#   text hash     5ee1004fd9255666
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

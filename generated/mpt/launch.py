@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  28c720d9796f943e
-#   text hash     f7856f3c2a2c1310
+#   content hash  f401c3d06f7a03e7
+#   text hash     a5f0f2e38e40603d
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  03c5ce5c5d02c19a
-#   text hash     507bf83f7d64c423
+#   content hash  f80bd4015284f86e
+#   text hash     d7d80be4a49eeb72
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

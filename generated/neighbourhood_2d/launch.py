@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  03c5ce5c5d02c19a
-#   text hash     9340e240e441a692
+#   content hash  f80bd4015284f86e
+#   text hash     2f22a2b35ab1525e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

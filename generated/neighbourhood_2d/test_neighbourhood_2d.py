@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  03c5ce5c5d02c19a
-#   text hash     993145afbd65829e
+#   content hash  f80bd4015284f86e
+#   text hash     1bcee9eb2113d7b8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  03c5ce5c5d02c19a
-#   text hash     0713bc2a7f462298
+#   content hash  f80bd4015284f86e
+#   text hash     6116622feeb8f31d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

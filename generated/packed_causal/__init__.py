@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c6b09f4b9208bb14
-#   text hash     d0f6c3942831822d
+#   content hash  c3db894838570c85
+#   text hash     a612fd151190bc2a
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

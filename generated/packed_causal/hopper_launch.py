@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c6b09f4b9208bb14
-#   text hash     0ee3f1a61d45e4ff
+#   content hash  c3db894838570c85
+#   text hash     4ccf3921f64b5622
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c6b09f4b9208bb14
-#   text hash     e162f40ea37839e8
+#   content hash  c3db894838570c85
+#   text hash     ddf8720ac4cfc394
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

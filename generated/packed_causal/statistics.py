@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c6b09f4b9208bb14
-#   text hash     5a6f4dfa8e606abc
+#   content hash  c3db894838570c85
+#   text hash     fbbf892076c383b0
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

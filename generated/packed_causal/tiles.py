@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c6b09f4b9208bb14
-#   text hash     1c9af82cef4cc821
+#   content hash  c3db894838570c85
+#   text hash     8c9b315aa48d7312
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

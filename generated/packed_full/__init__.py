@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  014ed809b912205b
-#   text hash     b5cf891d0c9f007a
+#   content hash  23375b816fbb2f22
+#   text hash     54a1eb4739eb69c3
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  014ed809b912205b
-#   text hash     fd7b58b5e20177c6
+#   content hash  23375b816fbb2f22
+#   text hash     6554a195221dc02b
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  014ed809b912205b
-#   text hash     10858d9e49e3df91
+#   content hash  23375b816fbb2f22
+#   text hash     15532cb68e5f33a6
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

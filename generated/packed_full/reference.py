@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  014ed809b912205b
-#   text hash     a7465ad3336dbf2f
+#   content hash  23375b816fbb2f22
+#   text hash     6eb2a2c507266f0e
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  014ed809b912205b
-#   text hash     42f947303bc7a135
+#   content hash  23375b816fbb2f22
+#   text hash     c6a082b0996f459d
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

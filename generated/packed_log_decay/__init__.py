@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  60670ce43dd8bb96
-#   text hash     34c5a7ea01d38609
+#   content hash  7400de71b5c6111e
+#   text hash     1d301a4c6268006c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

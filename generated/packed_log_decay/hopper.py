@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  60670ce43dd8bb96
-#   text hash     e1153a4c48255158
+#   content hash  7400de71b5c6111e
+#   text hash     0289a249d1e27f3f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  60670ce43dd8bb96
-#   text hash     642374b5567d9819
+#   content hash  7400de71b5c6111e
+#   text hash     ddbb180b6cbc8416
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  60670ce43dd8bb96
-#   text hash     2e20e82135ce3f4c
+#   content hash  7400de71b5c6111e
+#   text hash     342c4840c909889a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  60670ce43dd8bb96
-#   text hash     57fc877599bb061d
+#   content hash  7400de71b5c6111e
+#   text hash     ed0e048490f53724
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c20396973b0699df
-#   text hash     8ac77e00444b9c63
+#   content hash  6bca81a9d326ac4f
+#   text hash     5c7a71f45565f783
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c20396973b0699df
-#   text hash     48a82aaa049dc384
+#   content hash  6bca81a9d326ac4f
+#   text hash     f2af016c8cf79832
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

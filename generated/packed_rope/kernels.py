@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c20396973b0699df
-#   text hash     590490877206c1c1
+#   content hash  6bca81a9d326ac4f
+#   text hash     102b5244c17c1ca0
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c20396973b0699df
-#   text hash     1fc91dec2da56389
+#   content hash  6bca81a9d326ac4f
+#   text hash     3c0b7df28be8efd4
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c20396973b0699df
-#   text hash     3e6744a79005ab3b
+#   content hash  6bca81a9d326ac4f
+#   text hash     1bbb20ff59eab14d
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

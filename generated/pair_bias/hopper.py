@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bf01923052d8752e
-#   text hash     bdfafd3d29d793f2
+#   content hash  339a18b7201b3a44
+#   text hash     0262ea1441e2f9a5
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

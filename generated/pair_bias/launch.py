@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bf01923052d8752e
-#   text hash     937876b2a26894d4
+#   content hash  339a18b7201b3a44
+#   text hash     b9b697d52e939b2d
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bf01923052d8752e
-#   text hash     06223ddb1c9d31fb
+#   content hash  339a18b7201b3a44
+#   text hash     29722a6a8f8067df
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1694727596f6820c
-#   text hash     4063d71a0f89d113
+#   content hash  932ad5e0d4436586
+#   text hash     928f69d8ae37feb2
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

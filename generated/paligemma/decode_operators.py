@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1694727596f6820c
-#   text hash     dc0f42e498c6bd42
+#   content hash  932ad5e0d4436586
+#   text hash     b7aaf8e52fee5241
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1694727596f6820c
-#   text hash     263b53db1f46b55a
+#   content hash  932ad5e0d4436586
+#   text hash     eb4caa53438e6275
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

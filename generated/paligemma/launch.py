@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1694727596f6820c
-#   text hash     f4e14ed9f5d5572f
+#   content hash  932ad5e0d4436586
+#   text hash     ff5d69cde3e86d93
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  07e3c0b91dbbdca8
-#   text hash     06475465747cc62c
+#   content hash  827e7a7447699d10
+#   text hash     58fae76382101e86
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  07e3c0b91dbbdca8
-#   text hash     0e3c0d74b1e0b646
+#   content hash  827e7a7447699d10
+#   text hash     a9555eed690e33be
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

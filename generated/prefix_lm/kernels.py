@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  07e3c0b91dbbdca8
-#   text hash     d55535c98432eb00
+#   content hash  827e7a7447699d10
+#   text hash     0e69aacf81d899dc
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  07e3c0b91dbbdca8
-#   text hash     7f59d09de6fb19cb
+#   content hash  827e7a7447699d10
+#   text hash     dbcd902ae13c3fc9
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

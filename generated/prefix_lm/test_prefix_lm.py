@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  07e3c0b91dbbdca8
-#   text hash     31185186cdc3b3d5
+#   content hash  827e7a7447699d10
+#   text hash     42ef4190b7d35e02
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

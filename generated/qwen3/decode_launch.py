@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c358c96b9474b956
-#   text hash     6b9b9904c14f6e4d
+#   content hash  819117d08aaf7890
+#   text hash     1bd62c4d570773c5
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c358c96b9474b956
-#   text hash     a6af578e4a1ed904
+#   content hash  819117d08aaf7890
+#   text hash     7c281afe9e27f443
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c358c96b9474b956
-#   text hash     f38c6a0c12cbe379
+#   content hash  819117d08aaf7890
+#   text hash     6ea3537441956b58
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c358c96b9474b956
-#   text hash     6ebb55c6349ae181
+#   content hash  819117d08aaf7890
+#   text hash     837d1eb2a6e0f679
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c358c96b9474b956
-#   text hash     9cddac06baaee2f3
+#   content hash  819117d08aaf7890
+#   text hash     5c8218281acdd84e
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9042f673b85f3f78
-#   text hash     44345a6daaec59c0
+#   content hash  8c132390130fbd79
+#   text hash     c1d541e79e3b9e5f
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9042f673b85f3f78
-#   text hash     d58bb9722eb2552d
+#   content hash  8c132390130fbd79
+#   text hash     b0aa952a607ba0c9
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9042f673b85f3f78
-#   text hash     13c3e5df363d450b
+#   content hash  8c132390130fbd79
+#   text hash     fe88532418f0596f
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9042f673b85f3f78
-#   text hash     57c189942eb8f107
+#   content hash  8c132390130fbd79
+#   text hash     ca11eb7a37ebd382
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9042f673b85f3f78
-#   text hash     612b4c043e364ad3
+#   content hash  8c132390130fbd79
+#   text hash     5db604d0ced1b385
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

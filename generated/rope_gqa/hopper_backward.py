@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d95d6795602c8dc5
-#   text hash     793f341d3514560a
+#   content hash  94f1efbddc3c98fd
+#   text hash     6ad7e555af12a2c6
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d95d6795602c8dc5
-#   text hash     c27124a23fc0221e
+#   content hash  94f1efbddc3c98fd
+#   text hash     ffe3c23479327bb6
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

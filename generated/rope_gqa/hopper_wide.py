@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d95d6795602c8dc5
-#   text hash     4cff9214acd8b216
+#   content hash  94f1efbddc3c98fd
+#   text hash     646025962af54ceb
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

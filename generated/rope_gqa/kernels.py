@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d95d6795602c8dc5
-#   text hash     92ad5ea5f131429e
+#   content hash  94f1efbddc3c98fd
+#   text hash     758548ff04c717d2
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

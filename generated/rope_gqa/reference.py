@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d95d6795602c8dc5
-#   text hash     d712761efb96143d
+#   content hash  94f1efbddc3c98fd
+#   text hash     56e870d4806cd043
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

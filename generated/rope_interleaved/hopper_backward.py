@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  85bfccb4133b4d10
-#   text hash     5b1bd73fd98e366b
+#   content hash  e6bbfbd52ea229a6
+#   text hash     07e3c4bb851c99cd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  85bfccb4133b4d10
-#   text hash     1672c017e1087b61
+#   content hash  e6bbfbd52ea229a6
+#   text hash     205605d9edd1fb76
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  85bfccb4133b4d10
-#   text hash     443ee38175319607
+#   content hash  e6bbfbd52ea229a6
+#   text hash     bc43e17468b17733
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  85bfccb4133b4d10
-#   text hash     e13537e31150f2b0
+#   content hash  e6bbfbd52ea229a6
+#   text hash     16af77ed48a9cf87
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  85bfccb4133b4d10
-#   text hash     ecc98c39b449ccc7
+#   content hash  e6bbfbd52ea229a6
+#   text hash     6f8c492c51bca951
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b1d73b59a7535916
-#   text hash     a92e8546d441ec6c
+#   content hash  6e4fe395ea13cef8
+#   text hash     1f3686f81c9f2e2e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b1d73b59a7535916
-#   text hash     f6a469690deaf394
+#   content hash  6e4fe395ea13cef8
+#   text hash     b332fc7b46615889
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

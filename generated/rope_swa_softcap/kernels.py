@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b1d73b59a7535916
-#   text hash     4f8b2311475539bd
+#   content hash  6e4fe395ea13cef8
+#   text hash     6cfb3c6dd301abe8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b1d73b59a7535916
-#   text hash     05eb69bdb23babda
+#   content hash  6e4fe395ea13cef8
+#   text hash     2a3922143f1bc09b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b1d73b59a7535916
-#   text hash     e48a4e92403fe2c8
+#   content hash  6e4fe395ea13cef8
+#   text hash     48b69fad156cf8c5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

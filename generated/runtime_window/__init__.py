@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ccf32de4a68b238a
-#   text hash     35f19ab8c86148c6
+#   content hash  90fd8ca6d7381770
+#   text hash     29adfd01d9fb7661
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ccf32de4a68b238a
-#   text hash     7b6db1e44e2881e2
+#   content hash  90fd8ca6d7381770
+#   text hash     0c94fbe03c2c3578
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

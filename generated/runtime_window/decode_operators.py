@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ccf32de4a68b238a
-#   text hash     aec9c42a3fe102dc
+#   content hash  90fd8ca6d7381770
+#   text hash     6985fbce7db6a984
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ccf32de4a68b238a
-#   text hash     8a82f8f356de729d
+#   content hash  90fd8ca6d7381770
+#   text hash     7726f357b3087e17
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ccf32de4a68b238a
-#   text hash     fba77f8e6a2cf265
+#   content hash  90fd8ca6d7381770
+#   text hash     3bce103656e3d02b
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  67da29b3434f2eef
-#   text hash     36a1383318d897e6
+#   content hash  357251175e39f151
+#   text hash     d07311cc218882d6
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

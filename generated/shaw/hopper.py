@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  67da29b3434f2eef
-#   text hash     fd94aee35506f8e6
+#   content hash  357251175e39f151
+#   text hash     ea19fa44ff217cc7
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

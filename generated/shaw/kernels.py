@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  67da29b3434f2eef
-#   text hash     060ba51b77e58403
+#   content hash  357251175e39f151
+#   text hash     e4a00fbaa3d930df
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  67da29b3434f2eef
-#   text hash     3da2d33fd3be23e6
+#   content hash  357251175e39f151
+#   text hash     14d04ab70b02b9c0
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  67da29b3434f2eef
-#   text hash     4672a2db38ae9b89
+#   content hash  357251175e39f151
+#   text hash     5ec9a1084ed469cf
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b4898c8d60b84d66
-#   text hash     6af101bdc8f2594f
+#   content hash  97dcc990b8b102fb
+#   text hash     dc824638659988d8
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b4898c8d60b84d66
-#   text hash     dd20ac3176dbab84
+#   content hash  97dcc990b8b102fb
+#   text hash     2e9a5a060891deff
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b4898c8d60b84d66
-#   text hash     8d9809b8e5b71640
+#   content hash  97dcc990b8b102fb
+#   text hash     4baa102d23daf9d2
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b4898c8d60b84d66
-#   text hash     ae4fcab6967a3f97
+#   content hash  97dcc990b8b102fb
+#   text hash     e5dd374e378d0d4f
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

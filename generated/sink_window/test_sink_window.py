@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b4898c8d60b84d66
-#   text hash     8d03df605adb2953
+#   content hash  97dcc990b8b102fb
+#   text hash     6bed7fc57b74af6b
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3d64716ae197e794
-#   text hash     75a3e6c2c050fed1
+#   content hash  8420a42b30eb6c9f
+#   text hash     abbd4a5907a88f34
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3d64716ae197e794
-#   text hash     a013aca031a13339
+#   content hash  8420a42b30eb6c9f
+#   text hash     ef377cc3b65db0ac
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

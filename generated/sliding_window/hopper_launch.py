@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3d64716ae197e794
-#   text hash     ef04f24342a36506
+#   content hash  8420a42b30eb6c9f
+#   text hash     592f9aaadb3fb20d
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

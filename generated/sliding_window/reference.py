@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3d64716ae197e794
-#   text hash     235b7f68073f799c
+#   content hash  8420a42b30eb6c9f
+#   text hash     f2023a280fbe811d
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3d64716ae197e794
-#   text hash     b9c53385798535a6
+#   content hash  8420a42b30eb6c9f
+#   text hash     ed407fe54a3e4558
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

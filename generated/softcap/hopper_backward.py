@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f1333693c9f7178e
-#   text hash     9a2da57a0b94ba36
+#   content hash  3b4608b986548a6f
+#   text hash     1eb57d772828edfd
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f1333693c9f7178e
-#   text hash     617cbd1a01d87cda
+#   content hash  3b4608b986548a6f
+#   text hash     96d4f585099cd4b0
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f1333693c9f7178e
-#   text hash     a15f08773cf3f346
+#   content hash  3b4608b986548a6f
+#   text hash     cd0bc05efd25b9db
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f1333693c9f7178e
-#   text hash     bf2804f202163f9a
+#   content hash  3b4608b986548a6f
+#   text hash     1a6057560274f9e4
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f1333693c9f7178e
-#   text hash     a843f198edb6ec5f
+#   content hash  3b4608b986548a6f
+#   text hash     e2ad0476300a2982
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

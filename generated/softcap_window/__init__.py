@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6237777d6e811158
-#   text hash     181946994f1cfd17
+#   content hash  76c4561138ac586c
+#   text hash     170f27c7c2aac7f2
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

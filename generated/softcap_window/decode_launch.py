@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6237777d6e811158
-#   text hash     e268cfd970cffa95
+#   content hash  76c4561138ac586c
+#   text hash     60966d666354256f
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

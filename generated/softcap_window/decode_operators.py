@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6237777d6e811158
-#   text hash     2f22f58ac3fdc471
+#   content hash  76c4561138ac586c
+#   text hash     98aa656c0f970e11
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

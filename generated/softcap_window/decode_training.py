@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6237777d6e811158
-#   text hash     ee2a32abcebf5df7
+#   content hash  76c4561138ac586c
+#   text hash     31baf93be3be4edd
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  27fa4729e1801ac6
-#   text hash     9f344042a7cf91ae
+#   content hash  9c23ca23cda26ef3
+#   text hash     6b185b547a6f9160
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  27fa4729e1801ac6
-#   text hash     203bd3f3b4ce684a
+#   content hash  9c23ca23cda26ef3
+#   text hash     0c52a2fedd44760c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  27fa4729e1801ac6
-#   text hash     4645a88da81ec677
+#   content hash  9c23ca23cda26ef3
+#   text hash     a885ee5f89f3eebe
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  27fa4729e1801ac6
-#   text hash     048814d88dbbfdad
+#   content hash  9c23ca23cda26ef3
+#   text hash     7392c2713c5343c0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

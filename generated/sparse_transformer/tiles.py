@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  27fa4729e1801ac6
-#   text hash     e7c6bd249faaba96
+#   content hash  9c23ca23cda26ef3
+#   text hash     492e481d25579738
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

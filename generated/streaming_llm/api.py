@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d4058d2fc8b511c7
-#   text hash     7af335d24f01546d
+#   content hash  0e24fb89d56b9046
+#   text hash     3258781d5b586322
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d4058d2fc8b511c7
-#   text hash     11aa9bdf95cd238c
+#   content hash  0e24fb89d56b9046
+#   text hash     2630de9a5f702338
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

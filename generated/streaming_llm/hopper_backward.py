@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d4058d2fc8b511c7
-#   text hash     aa76c00d52654ad8
+#   content hash  0e24fb89d56b9046
+#   text hash     15c7134eb1e5f108
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d4058d2fc8b511c7
-#   text hash     5c174ad00ddcb524
+#   content hash  0e24fb89d56b9046
+#   text hash     b7070daa14e26355
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

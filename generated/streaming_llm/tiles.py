@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d4058d2fc8b511c7
-#   text hash     888954271cf36ae3
+#   content hash  0e24fb89d56b9046
+#   text hash     2191c276de5a4880
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

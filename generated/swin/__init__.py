@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c12835cca429023b
-#   text hash     23bc790411900fba
+#   content hash  d1af3385c3320926
+#   text hash     f921277b98be39b5
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

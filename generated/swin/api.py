@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c12835cca429023b
-#   text hash     68d4cfb12a79209d
+#   content hash  d1af3385c3320926
+#   text hash     7b99957f6f3cd788
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c12835cca429023b
-#   text hash     ef9593ddba4e02a7
+#   content hash  d1af3385c3320926
+#   text hash     cca42a5cf08dcd25
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

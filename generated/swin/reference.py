@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c12835cca429023b
-#   text hash     df1e7e40494e9c6a
+#   content hash  d1af3385c3320926
+#   text hash     8dab905f10152742
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

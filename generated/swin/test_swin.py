@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c12835cca429023b
-#   text hash     9c9c1861c93de78b
+#   content hash  d1af3385c3320926
+#   text hash     914fec70380ff0cc
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c12835cca429023b
-#   text hash     63efd8f6a43f86c7
+#   content hash  d1af3385c3320926
+#   text hash     e6745ecaf94f708f
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

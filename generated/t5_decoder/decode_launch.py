@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e9cb1d198948624f
-#   text hash     308e9acca6d16a13
+#   content hash  ed233ed4d0224d4c
+#   text hash     5dc5910eb678c732
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e9cb1d198948624f
-#   text hash     e91c3df7b34c8f4f
+#   content hash  ed233ed4d0224d4c
+#   text hash     5a7c53306c44f498
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e9cb1d198948624f
-#   text hash     39499f7027d627cc
+#   content hash  ed233ed4d0224d4c
+#   text hash     d30a64a4481d539c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e9cb1d198948624f
-#   text hash     ef3904cf44f5bebb
+#   content hash  ed233ed4d0224d4c
+#   text hash     c1d9ec2eacad4fcd
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e9cb1d198948624f
-#   text hash     ab92d222e3b0faaf
+#   content hash  ed233ed4d0224d4c
+#   text hash     e2b97eb72e609c9a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

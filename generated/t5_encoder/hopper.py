@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  61dc58809f2b2b8e
-#   text hash     4b5e2c13e7257dd5
+#   content hash  0179380940f6eebf
+#   text hash     1ded8769ead03eb3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

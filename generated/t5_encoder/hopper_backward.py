@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  61dc58809f2b2b8e
-#   text hash     6df720d4ae077fac
+#   content hash  0179380940f6eebf
+#   text hash     06c8440f894a4627
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  61dc58809f2b2b8e
-#   text hash     15f2b1c7b986beca
+#   content hash  0179380940f6eebf
+#   text hash     3938437d0b418d10
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  61dc58809f2b2b8e
-#   text hash     3ad09ea324754c2d
+#   content hash  0179380940f6eebf
+#   text hash     4b78143934d2ce11
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  61dc58809f2b2b8e
-#   text hash     4101f3b34bea4123
+#   content hash  0179380940f6eebf
+#   text hash     56890964fe4b2bfd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b0c0eb456f17f7d7
-#   text hash     44cbe23107e97a72
+#   content hash  b46164cd8fd04353
+#   text hash     6ae04e483d6de39c
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

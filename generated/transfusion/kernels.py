@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b0c0eb456f17f7d7
-#   text hash     2e851fd53b334aee
+#   content hash  b46164cd8fd04353
+#   text hash     9cf4fe0b47efdf09
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b0c0eb456f17f7d7
-#   text hash     55571cde7059b364
+#   content hash  b46164cd8fd04353
+#   text hash     3b48fae97046f06f
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b0c0eb456f17f7d7
-#   text hash     921e73b166e33b46
+#   content hash  b46164cd8fd04353
+#   text hash     6612000843309bb3
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b0c0eb456f17f7d7
-#   text hash     19ad871e81727a17
+#   content hash  b46164cd8fd04353
+#   text hash     afc84b5c3969bd10
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

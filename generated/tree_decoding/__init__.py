@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  006f35f9afe77609
-#   text hash     78bcb3847f6d94ae
+#   content hash  32752630c3e055a3
+#   text hash     12d26e2d873fdc6b
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  006f35f9afe77609
-#   text hash     2b1f709b14790395
+#   content hash  32752630c3e055a3
+#   text hash     ca83b1d9898e9b59
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

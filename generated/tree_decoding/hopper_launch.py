@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  006f35f9afe77609
-#   text hash     a43609b39e9764af
+#   content hash  32752630c3e055a3
+#   text hash     1d27b8959f82682b
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  006f35f9afe77609
-#   text hash     45aca683f34af996
+#   content hash  32752630c3e055a3
+#   text hash     35f0e86f7935df42
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -190,10 +190,12 @@ def decoding(plan: Plan) -> Iterator[tuple[str, str]]:
         "arguments, results, places, factors",
         "what score_keys, add_values, load_keys and convert_keys take of the others",
     )
-    yield "keys, boxes", "k_buffer and rest_buffer, k_boxes and rest_boxes, with the same barriers"
+    yield "queries", "q_buffer and the barrier of what comes into it"
+    yield "keys, boxes", "k_buffer and rest_buffer, k_boxes and rest_boxes, with the same barriers, boxes with q_loaded"
     yield "weights, totals", "p_buffer with its barriers, and shrinks; shares with its barrier"
     yield "scales", "k_scales and v_scales; None twice where keys have no scales of their own"
     yield "cache", "what tells where rows of float8 and their scales stand, for one sequence and key head"
+    yield "q_loaded", "a barrier that all queries of a tile have come from memory"
     yield "k_ready, k_free", "for each half of a stage a barrier that it is ready, and one that it is free"
     yield (
         "p_ready, p_free",

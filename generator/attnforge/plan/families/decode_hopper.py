@@ -110,7 +110,7 @@ class DecodeHopper:
         buffers, stored = ("keys", "weights", "totals"), {"parts_ptr", "Hq", "DV"}
         of_k, of_v = ({f"{x}_scale_{part}" for part in ("ptr", "stride_sequence", "stride_head")} for x in "kv")
         read = {*queries, *stored, *of_k, "BY_HEAD"}
-        work = self._partition("arguments", (*own, *start, *scores), read, ("q_buffer", *buffers, "scales"))
+        work = self._partition("arguments", (*own, *start, *scores), read, ("queries", *buffers, "scales"))
         adding = self._partition("results", (*of_values, *values), {*stored, *of_v, "BY_HEAD"}, buffers)
         paged = {"pages_stride_sequence", "PAGE"}
         loading = self._partition("places", (*of_loads, *loads), {*paged, "ROWS"}, ("k_desc", "pages_ptr", "boxes"))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6f2f798e8efbeae9
-#   text hash     acf9ee5d8700afb3
+#   content hash  ee77fdc1c9938be9
+#   text hash     081b4f0aca2539d3
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6f2f798e8efbeae9
-#   text hash     14f848f38bde1a29
+#   content hash  ee77fdc1c9938be9
+#   text hash     4ffd3f3db845a881
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

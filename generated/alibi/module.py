@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6f2f798e8efbeae9
-#   text hash     49f70533a1428ba1
+#   content hash  ee77fdc1c9938be9
+#   text hash     6344b1e9caea68d5
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6f2f798e8efbeae9
-#   text hash     3b6dc5bbbc7c0814
+#   content hash  ee77fdc1c9938be9
+#   text hash     d96460f81ea82f92
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

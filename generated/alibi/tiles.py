@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6f2f798e8efbeae9
-#   text hash     9813c62edbcb34b3
+#   content hash  ee77fdc1c9938be9
+#   text hash     3d0d0a121ebbed09
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

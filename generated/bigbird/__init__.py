@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b926da805872f60b
-#   text hash     ceafc16588166622
+#   content hash  4d441fee480b8937
+#   text hash     64fdc6f9d872d575
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b926da805872f60b
-#   text hash     79b2440708f4f798
+#   content hash  4d441fee480b8937
+#   text hash     2b351a11dd06680b
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

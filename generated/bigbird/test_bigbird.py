@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b926da805872f60b
-#   text hash     115a43cfc519362e
+#   content hash  4d441fee480b8937
+#   text hash     c5a9d42c9efedbea
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b926da805872f60b
-#   text hash     e26299c13328eb92
+#   content hash  4d441fee480b8937
+#   text hash     f3ca5b0d4f21fdc5
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  78ab24fc2258db49
-#   text hash     487972c49c003951
+#   content hash  455071acea66d356
+#   text hash     61756efe3d3f75c1
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

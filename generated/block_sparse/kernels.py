@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  78ab24fc2258db49
-#   text hash     7df4a507326a4eff
+#   content hash  455071acea66d356
+#   text hash     84fcd2fb7ccf02c4
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

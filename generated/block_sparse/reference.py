@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  78ab24fc2258db49
-#   text hash     9e946b3046fab1d3
+#   content hash  455071acea66d356
+#   text hash     ee6c38dc03ca5cc7
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  78ab24fc2258db49
-#   text hash     2ddd4dafce899af9
+#   content hash  455071acea66d356
+#   text hash     ec2edeb00184f6a8
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b2e24375bbd8aad9
-#   text hash     0dec21d7a276479c
+#   content hash  2b5d9252de40ea7e
+#   text hash     df72418f439b59cc
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b2e24375bbd8aad9
-#   text hash     5229965a714e0f83
+#   content hash  2b5d9252de40ea7e
+#   text hash     57c9b3acde193bbd
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

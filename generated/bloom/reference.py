@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b2e24375bbd8aad9
-#   text hash     fa655c9e0cbba57b
+#   content hash  2b5d9252de40ea7e
+#   text hash     eb566016e4483d3b
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

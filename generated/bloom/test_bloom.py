@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b2e24375bbd8aad9
-#   text hash     f784f4cb7476e7ca
+#   content hash  2b5d9252de40ea7e
+#   text hash     7d48f274ffa96241
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b2e24375bbd8aad9
-#   text hash     68148dcb2eadcfd9
+#   content hash  2b5d9252de40ea7e
+#   text hash     ff0db550c574244c
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1e8a58563ff8e04b
-#   text hash     0925ef1fd9b00ef9
+#   content hash  96ae5efe5c16a1aa
+#   text hash     5a12903cf216db29
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

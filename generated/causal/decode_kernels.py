@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1e8a58563ff8e04b
-#   text hash     25715346a3e9edbe
+#   content hash  96ae5efe5c16a1aa
+#   text hash     4f6f4150c672e639
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1e8a58563ff8e04b
-#   text hash     6864571be7cf4b5c
+#   content hash  96ae5efe5c16a1aa
+#   text hash     fff2ebb1025f9c39
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

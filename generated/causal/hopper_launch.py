@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1e8a58563ff8e04b
-#   text hash     cefbbc0f000e44ed
+#   content hash  96ae5efe5c16a1aa
+#   text hash     edb59b61e181de8c
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1e8a58563ff8e04b
-#   text hash     01522f707e60eba1
+#   content hash  96ae5efe5c16a1aa
+#   text hash     2d2fb7518e91c426
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

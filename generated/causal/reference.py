@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1e8a58563ff8e04b
-#   text hash     b95fc0dfd5849613
+#   content hash  96ae5efe5c16a1aa
+#   text hash     fe6da0d7b33e5b75
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

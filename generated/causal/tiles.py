@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1e8a58563ff8e04b
-#   text hash     f61c1588ddb83dbc
+#   content hash  96ae5efe5c16a1aa
+#   text hash     61c996a059596455
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

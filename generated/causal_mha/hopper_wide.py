@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cdbf6361d293e03e
-#   text hash     ac1c3435fd76adb0
+#   content hash  dd17e95abeaea59d
+#   text hash     a91cbe51ea5d285b
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

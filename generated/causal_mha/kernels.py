@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cdbf6361d293e03e
-#   text hash     17b6e81c9ef9eaad
+#   content hash  dd17e95abeaea59d
+#   text hash     ab0a2108e993ada3
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cdbf6361d293e03e
-#   text hash     16169647bda483f2
+#   content hash  dd17e95abeaea59d
+#   text hash     0c1a8fea5c7d1851
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

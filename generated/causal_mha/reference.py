@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cdbf6361d293e03e
-#   text hash     715b2b26e7146817
+#   content hash  dd17e95abeaea59d
+#   text hash     5cd50138cefa36ac
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cdbf6361d293e03e
-#   text hash     0bb6a02e212b7c84
+#   content hash  dd17e95abeaea59d
+#   text hash     6e41895e4dfb19c3
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6153e75ab050a5c6
-#   text hash     69b6263c685d51aa
+#   content hash  8669f8b47e8beec4
+#   text hash     53de9515af49d346
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

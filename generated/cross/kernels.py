@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6153e75ab050a5c6
-#   text hash     99dfbb33262f901f
+#   content hash  8669f8b47e8beec4
+#   text hash     ad5639ae04a440bf
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

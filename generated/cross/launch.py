@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6153e75ab050a5c6
-#   text hash     93aef3ad52112de6
+#   content hash  8669f8b47e8beec4
+#   text hash     2bfa0c236fd5f039
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6153e75ab050a5c6
-#   text hash     004d38c08856b9e4
+#   content hash  8669f8b47e8beec4
+#   text hash     a67a4e635c730ca0
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

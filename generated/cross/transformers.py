@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6153e75ab050a5c6
-#   text hash     608a57e423e6f76a
+#   content hash  8669f8b47e8beec4
+#   text hash     b57712273bc72900
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

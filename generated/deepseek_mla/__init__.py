@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0638bb76ca04db57
-#   text hash     fb105cc6d179f6ed
+#   content hash  302b83d57d93cdc9
+#   text hash     e3a0e7be38d6c945
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

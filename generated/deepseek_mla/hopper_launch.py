@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0638bb76ca04db57
-#   text hash     5e0658f5ba3b68ed
+#   content hash  302b83d57d93cdc9
+#   text hash     05e92c29c0b1d68d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

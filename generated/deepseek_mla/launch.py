@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0638bb76ca04db57
-#   text hash     e25c467dec22671d
+#   content hash  302b83d57d93cdc9
+#   text hash     ff320230bdd191e9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0638bb76ca04db57
-#   text hash     b4a94e5334810f2b
+#   content hash  302b83d57d93cdc9
+#   text hash     a7c1cb2f0a36d0ff
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

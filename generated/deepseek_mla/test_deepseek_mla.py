@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0638bb76ca04db57
-#   text hash     2034fdc2fb37215b
+#   content hash  302b83d57d93cdc9
+#   text hash     326169bbfc7d31cc
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

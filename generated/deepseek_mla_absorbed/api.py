@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8fc5de1049902773
-#   text hash     5a3799853e03449e
+#   content hash  796fe3dc8bf6e131
+#   text hash     8cad8e5ccc59925b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8fc5de1049902773
-#   text hash     72b5e99bcdb6e90e
+#   content hash  796fe3dc8bf6e131
+#   text hash     57c1c8f14314d246
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; other names as at its head.
 
@@ -151,9 +151,8 @@ def copy_keys(
     k_boxes, rest_boxes, k_ready, k_free, q_loaded = boxes
     COUNT: gl.constexpr = BLOCK_N // ROWS
     stage, phase = at % STAGES, at // STAGES & 1
-    if at == 1:
-        # without queries no tile is done, and they would wait behind these keys
-        mbarrier.wait(q_loaded, 0)
+    # keys of a second tile would have queries wait behind them, without which no tile is done
+    mbarrier.wait(q_loaded, 0, pred=at == 1)
     for half in gl.static_range(2):
         place = stage * 2 + half
         ready = k_ready.index(place)

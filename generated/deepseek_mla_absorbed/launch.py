@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8fc5de1049902773
-#   text hash     6f78195fcc062004
+#   content hash  796fe3dc8bf6e131
+#   text hash     76bdd96c6e927d56
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8fc5de1049902773
-#   text hash     1b8fb18111273ec0
+#   content hash  796fe3dc8bf6e131
+#   text hash     b830513c2b3cde35
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

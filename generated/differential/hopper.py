@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ed856e9359be9407
-#   text hash     c514309fcadbe46f
+#   content hash  b5e49cfaee6fd998
+#   text hash     934ebb7ba1065624
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ed856e9359be9407
-#   text hash     477d3eb4f293e9af
+#   content hash  b5e49cfaee6fd998
+#   text hash     7c6222b72f3e487c
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ed856e9359be9407
-#   text hash     5365cc1e3375e705
+#   content hash  b5e49cfaee6fd998
+#   text hash     be8fd59c444cd7b3
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ed856e9359be9407
-#   text hash     d2e84fd1a890496f
+#   content hash  b5e49cfaee6fd998
+#   text hash     cc3ffca152eaf875
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

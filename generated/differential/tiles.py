@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ed856e9359be9407
-#   text hash     28a4f773f5c1050f
+#   content hash  b5e49cfaee6fd998
+#   text hash     5fd3336d42854c66
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8abf4c0b6413ea60
-#   text hash     29d62df71ff46231
+#   content hash  a6f69d5cd7adbfa7
+#   text hash     80c71c8ada728206
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8abf4c0b6413ea60
-#   text hash     78cb3d0d403ed041
+#   content hash  a6f69d5cd7adbfa7
+#   text hash     89246a3a2b42444a
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

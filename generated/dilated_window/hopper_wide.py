@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8abf4c0b6413ea60
-#   text hash     6266bfe8213aa9a4
+#   content hash  a6f69d5cd7adbfa7
+#   text hash     63956f4f000811e5
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8abf4c0b6413ea60
-#   text hash     1930f7f543582e7f
+#   content hash  a6f69d5cd7adbfa7
+#   text hash     c4acbdfd639cc52c
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

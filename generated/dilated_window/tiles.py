@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8abf4c0b6413ea60
-#   text hash     d8350483036fed02
+#   content hash  a6f69d5cd7adbfa7
+#   text hash     dc070396e8fddeb0
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ae16cc0248715d2f
-#   text hash     6e6bb645164d06b0
+#   content hash  1cc9b7e039488c15
+#   text hash     8d81d0f62660dc31
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

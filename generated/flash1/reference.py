@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ae16cc0248715d2f
-#   text hash     d62a61a6450bac0c
+#   content hash  1cc9b7e039488c15
+#   text hash     16414f8825cd73f5
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ae16cc0248715d2f
-#   text hash     e3c190d6952fc4b8
+#   content hash  1cc9b7e039488c15
+#   text hash     523211c34764c677
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

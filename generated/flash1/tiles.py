@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ae16cc0248715d2f
-#   text hash     cb1bc7f0bf274daf
+#   content hash  1cc9b7e039488c15
+#   text hash     17ad96b4809ef245
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

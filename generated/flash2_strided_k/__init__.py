@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  71f1e374b1c22f1f
-#   text hash     37c9cd8f78f4d50b
+#   content hash  f31e1cc2fd128c85
+#   text hash     b93481c75149a96f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  71f1e374b1c22f1f
-#   text hash     4e5ba75d9bdf4b67
+#   content hash  f31e1cc2fd128c85
+#   text hash     f13bf792716a63f2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  71f1e374b1c22f1f
-#   text hash     2491e8b7469ebdad
+#   content hash  f31e1cc2fd128c85
+#   text hash     8f55833d84d7d557
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  71f1e374b1c22f1f
-#   text hash     5ed2481943714177
+#   content hash  f31e1cc2fd128c85
+#   text hash     3d08b2616b10f7d3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3fe6dbd1244616be
-#   text hash     ad05146a51c08c81
+#   content hash  66284368d9587425
+#   text hash     57e0934d30ac732c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3fe6dbd1244616be
-#   text hash     4242046d23ef718a
+#   content hash  66284368d9587425
+#   text hash     d864fff473e545f2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3fe6dbd1244616be
-#   text hash     457ac4de6c332383
+#   content hash  66284368d9587425
+#   text hash     007d5210f5a096f7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -16,15 +16,15 @@ from . import decode_kernels as kernels
 # to 64 rows. So bits of a row are a matter of nothing else, but for head sizes above 256 of the GPU: partial sums are by
 # the first number of warps, whichever a program has
 SPLITS_16BIT = {
-    64: ((128, ((4, 3), (4, 3)), 512), (32, ((2, 3), (2, 2)), 1024), (64, ((4, 4), (4, 4)), 2048)),
-    128: ((64, ((4, 3), (4, 2)), 256), (32, ((2, 3), (1, 2)), 1024), (32, ((4, 4), (4, 4)), 2048)),
-    256: ((32, ((4, 3), (4, 3)), 256), (32, ((2, 3), (2, 2)), 1024), (32, ((8, 3), (8, 3)), 1024)),
+    64: ((128, ((4, 3), (4, 3)), 512), (32, ((2, 3), (2, 2)), 1024), (128, ((4, 3), (4, 3)), 1024)),
+    128: ((64, ((4, 3), (4, 2)), 256), (32, ((2, 3), (1, 2)), 1024), (64, ((4, 3), (4, 3)), 1024)),
+    256: ((32, ((4, 3), (4, 3)), 256), (32, ((2, 3), (2, 2)), 1024), (16, ((4, 4), (4, 4)), 1024)),
     512: ((16, ((4, 3), (4, 3)), 256), (16, ((4, 3), (4, 3)), 1024), (16, ((8, 3), (8, 3)), 1024)),
 }
 SPLITS_FLOAT8 = {
-    64: ((128, ((4, 3), (2, 3)), 512), (32, ((2, 3), (1, 3)), 1024), (64, ((4, 4), (4, 4)), 2048)),
-    128: ((64, ((4, 3), (2, 3)), 256), (64, ((2, 3), (2, 3)), 1024), (32, ((4, 4), (4, 4)), 2048)),
-    256: ((32, ((4, 3), (4, 3)), 256), (32, ((2, 3), (2, 3)), 1024), (32, ((8, 3), (8, 3)), 1024)),
+    64: ((128, ((4, 3), (2, 3)), 512), (32, ((2, 3), (1, 3)), 1024), (128, ((4, 3), (4, 3)), 1024)),
+    128: ((64, ((4, 3), (2, 3)), 256), (64, ((2, 3), (2, 3)), 1024), (64, ((4, 3), (4, 3)), 1024)),
+    256: ((32, ((4, 3), (4, 3)), 256), (32, ((2, 3), (2, 3)), 1024), (32, ((4, 3), (4, 3)), 1024)),
     512: ((16, ((4, 3), (4, 3)), 256), (16, ((4, 3), (4, 3)), 1024), (16, ((8, 3), (8, 3)), 1024)),
 }
 SPLITS_FP32 = {
@@ -52,6 +52,9 @@ def split_of(q, k, v, longest, split_size):
     size = next(size for size in table if max(q.shape[-1], v.shape[-1]) <= size)
     fewest = 8 if runtime.INTERPRETED or runtime.capability(q.device) > (0, 0) else FEW  # others make 16 columns
     block_m = min(max(fewest, runtime.power_of_2(rows)), FEW if size > 256 and not _many(q) else 64)
+    if block_m > FEW and _many(q) and (size <= 256 or k.element_size() > 1):
+        # products are of 64 rows there; with wider float8 fewer rows leave more registers
+        block_m = 64
     short, long, many = table[size]
     block_n, ways, keys = many if block_m > FEW else long if split_size and split_size >= 512 else short
     if runtime.INTERPRETED:
@@ -66,7 +69,7 @@ def keys_of_split(q, rows, longest, split_size, keys):
 
 
 def _many(q):
-    """Whether a GPU has the room for many rows of more than 256 columns: their sum takes half of its registers."""
+    """Whether products are of 64 rows, whose sum finds room in registers even where it has more than 256 columns."""
     return q.dtype != torch.float32 and runtime.architecture(q.device) == "sm_90"
 
 

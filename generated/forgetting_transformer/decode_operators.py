@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3fe6dbd1244616be
-#   text hash     da578b9967b6f0b8
+#   content hash  66284368d9587425
+#   text hash     5a41e2765ba674e5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3fe6dbd1244616be
-#   text hash     ab5fc1e4ee1c5b79
+#   content hash  66284368d9587425
+#   text hash     f9965b1648c06dd1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

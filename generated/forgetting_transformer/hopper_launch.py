@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3fe6dbd1244616be
-#   text hash     d203cf7f12670f6c
+#   content hash  66284368d9587425
+#   text hash     4629ee785e111d0f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3fe6dbd1244616be
-#   text hash     04d3adc50b361a72
+#   content hash  66284368d9587425
+#   text hash     9c413d46ceef68d4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

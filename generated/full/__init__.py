@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bf07b40cae2c6b5c
-#   text hash     2a1d29d7ead5929c
+#   content hash  72731f34c3eee4fd
+#   text hash     99dcb3684399e13c
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

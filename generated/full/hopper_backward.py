@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bf07b40cae2c6b5c
-#   text hash     c19ebb8b6402e802
+#   content hash  72731f34c3eee4fd
+#   text hash     fda87a48341c5a56
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bf07b40cae2c6b5c
-#   text hash     2d17217e6d7f0aa3
+#   content hash  72731f34c3eee4fd
+#   text hash     2fa17bdebe5f5cfb
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bf07b40cae2c6b5c
-#   text hash     df426dc5b9f8b892
+#   content hash  72731f34c3eee4fd
+#   text hash     6587e4e374fb4b78
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

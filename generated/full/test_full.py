@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bf07b40cae2c6b5c
-#   text hash     0d5772e50a2b1013
+#   content hash  72731f34c3eee4fd
+#   text hash     15bef0bdcdacb278
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

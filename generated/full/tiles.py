@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bf07b40cae2c6b5c
-#   text hash     c76dda48e935ac63
+#   content hash  72731f34c3eee4fd
+#   text hash     bacb7b0c8616850a
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

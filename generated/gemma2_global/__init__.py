@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  631f7a6bb7712523
-#   text hash     4df057e3941672fe
+#   content hash  1f0bb356c5073ddb
+#   text hash     b762cdeae1b6b893
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  631f7a6bb7712523
-#   text hash     d7707f74b89154d5
+#   content hash  1f0bb356c5073ddb
+#   text hash     b62545eee35b2053
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

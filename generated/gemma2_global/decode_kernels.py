@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  631f7a6bb7712523
-#   text hash     5fed931d6795f0fa
+#   content hash  1f0bb356c5073ddb
+#   text hash     c7d3efd361aa8033
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

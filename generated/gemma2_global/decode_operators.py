@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  631f7a6bb7712523
-#   text hash     a8eccda1ff166c3b
+#   content hash  1f0bb356c5073ddb
+#   text hash     606e0fb08607b835
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

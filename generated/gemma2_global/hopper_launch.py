@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  631f7a6bb7712523
-#   text hash     74edc5a4822bf7ad
+#   content hash  1f0bb356c5073ddb
+#   text hash     e7999471f22a2208
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

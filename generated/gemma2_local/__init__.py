@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  69233ee5e9f9ef47
-#   text hash     a0f55c2e62586b9f
+#   content hash  56a25d0a0e925c56
+#   text hash     884840c50d8d48b0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

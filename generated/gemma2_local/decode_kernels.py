@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  69233ee5e9f9ef47
-#   text hash     b2b4a00785db46e0
+#   content hash  56a25d0a0e925c56
+#   text hash     744ee246838e2da9
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

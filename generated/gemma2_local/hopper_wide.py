@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  69233ee5e9f9ef47
-#   text hash     3e90f99b121c9fe6
+#   content hash  56a25d0a0e925c56
+#   text hash     f65156415732523e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  69233ee5e9f9ef47
-#   text hash     ce874faba92c705b
+#   content hash  56a25d0a0e925c56
+#   text hash     8e53e59ce17269a8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

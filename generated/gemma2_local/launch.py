@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  69233ee5e9f9ef47
-#   text hash     907eb7664220fe6e
+#   content hash  56a25d0a0e925c56
+#   text hash     d302b5d7ec6193d0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

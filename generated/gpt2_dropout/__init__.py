@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bc055fb306f10350
-#   text hash     e603ccb80222e097
+#   content hash  afcb5d05e403af76
+#   text hash     029708cf5dc5ba1d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bc055fb306f10350
-#   text hash     eaac63581c20e563
+#   content hash  afcb5d05e403af76
+#   text hash     33d247e15eb0f24d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

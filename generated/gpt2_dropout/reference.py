@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bc055fb306f10350
-#   text hash     02101ebc48c479fa
+#   content hash  afcb5d05e403af76
+#   text hash     1598fd4fa6c24b7b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bc055fb306f10350
-#   text hash     556b928dff62eb43
+#   content hash  afcb5d05e403af76
+#   text hash     b1cf2d8bb69453bd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bc055fb306f10350
-#   text hash     2b626480a427fc15
+#   content hash  afcb5d05e403af76
+#   text hash     86fb158c28ac1348
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

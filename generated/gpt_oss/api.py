@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  51e6b69ea00159df
-#   text hash     a71a6b2c6979fd02
+#   content hash  7ce59dd693b5fc3e
+#   text hash     ac2b9ded6f86bc7a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  51e6b69ea00159df
-#   text hash     5ce2e5de4e5fd7ba
+#   content hash  7ce59dd693b5fc3e
+#   text hash     c4c529f6d240e820
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  51e6b69ea00159df
-#   text hash     3e5ef801432d6a3e
+#   content hash  7ce59dd693b5fc3e
+#   text hash     e2ad10a247118f45
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  51e6b69ea00159df
-#   text hash     397abeeb06ae6400
+#   content hash  7ce59dd693b5fc3e
+#   text hash     4bb9cab234c814a5
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  51e6b69ea00159df
-#   text hash     6bad2891ae18ee8a
+#   content hash  7ce59dd693b5fc3e
+#   text hash     ac923a6c2683c857
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  da1c3ed3610e1132
-#   text hash     da967632dc1cef86
+#   content hash  f9070715e2c1fd57
+#   text hash     1b8286e51a67ad85
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  da1c3ed3610e1132
-#   text hash     ce0d573985652ba0
+#   content hash  f9070715e2c1fd57
+#   text hash     c86f645be923d344
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  da1c3ed3610e1132
-#   text hash     f4eebe2554d23a1d
+#   content hash  f9070715e2c1fd57
+#   text hash     952588f2426c4c74
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

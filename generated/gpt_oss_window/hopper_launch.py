@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  da1c3ed3610e1132
-#   text hash     e3c4a88562f3d0ea
+#   content hash  f9070715e2c1fd57
+#   text hash     ad07ef350c3232ee
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  da1c3ed3610e1132
-#   text hash     4ee6eb56adcf5bec
+#   content hash  f9070715e2c1fd57
+#   text hash     8cd9ca10392862b6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

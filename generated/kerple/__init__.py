@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  77f9cfe77d7ba58a
-#   text hash     70609cc19ce8248a
+#   content hash  67e6c3eff06e7ab7
+#   text hash     f3a36403c6f616e4
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  77f9cfe77d7ba58a
-#   text hash     0d6eb05b4a4c9dec
+#   content hash  67e6c3eff06e7ab7
+#   text hash     83ade50ee14c2847
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

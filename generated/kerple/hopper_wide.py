@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  77f9cfe77d7ba58a
-#   text hash     0a5dbd814fe696c6
+#   content hash  67e6c3eff06e7ab7
+#   text hash     5a9f1899bef93076
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  77f9cfe77d7ba58a
-#   text hash     f5da9fe46c580848
+#   content hash  67e6c3eff06e7ab7
+#   text hash     a721d87b57f603f6
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  77f9cfe77d7ba58a
-#   text hash     dd5fe0a8b2089671
+#   content hash  67e6c3eff06e7ab7
+#   text hash     f0d943a2ce322570
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

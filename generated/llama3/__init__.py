@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  96a4f420b234f388
-#   text hash     c1164812e7282c33
+#   content hash  d9f1669f9999f85a
+#   text hash     9dc4c7716dc923af
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

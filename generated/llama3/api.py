@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  96a4f420b234f388
-#   text hash     ad243af7a49ef1e1
+#   content hash  d9f1669f9999f85a
+#   text hash     3ec99c51ec0e5739
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

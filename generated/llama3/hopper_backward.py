@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  96a4f420b234f388
-#   text hash     0d4daba7d0bf939f
+#   content hash  d9f1669f9999f85a
+#   text hash     8ced19aaeb2646c5
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  96a4f420b234f388
-#   text hash     4d9b268e54f61bfb
+#   content hash  d9f1669f9999f85a
+#   text hash     0c789ccee97f7353
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  96a4f420b234f388
-#   text hash     5977202fc9412c3a
+#   content hash  d9f1669f9999f85a
+#   text hash     6c514228e678a115
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

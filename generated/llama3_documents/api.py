@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bc080f8cc707f6a7
-#   text hash     924ee8bb00fc64ec
+#   content hash  ea3a96403a0046eb
+#   text hash     2e7cb835429772d7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bc080f8cc707f6a7
-#   text hash     ee5e6d92123a0c27
+#   content hash  ea3a96403a0046eb
+#   text hash     4e434723f7fa8588
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bc080f8cc707f6a7
-#   text hash     0bf12c20183190af
+#   content hash  ea3a96403a0046eb
+#   text hash     7f396bb75c49c91e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

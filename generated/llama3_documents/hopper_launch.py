@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bc080f8cc707f6a7
-#   text hash     bec826885450a6fc
+#   content hash  ea3a96403a0046eb
+#   text hash     3148bafa2226cf8d
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

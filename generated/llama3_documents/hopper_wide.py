@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bc080f8cc707f6a7
-#   text hash     5f91dee005772ca8
+#   content hash  ea3a96403a0046eb
+#   text hash     3fe510380179951b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

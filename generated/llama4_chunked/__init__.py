@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1968ab9230e89ed2
-#   text hash     08e514be982e040c
+#   content hash  d4a9e4e58c7f5ef2
+#   text hash     3083a3235b70216d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

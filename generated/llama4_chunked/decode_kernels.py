@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1968ab9230e89ed2
-#   text hash     782d8a5422fc221f
+#   content hash  d4a9e4e58c7f5ef2
+#   text hash     c2920f46ad552755
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1968ab9230e89ed2
-#   text hash     6b0a375e0343c8de
+#   content hash  d4a9e4e58c7f5ef2
+#   text hash     432e5939299a8207
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

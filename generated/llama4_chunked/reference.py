@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1968ab9230e89ed2
-#   text hash     7b46bcf08f5e4818
+#   content hash  d4a9e4e58c7f5ef2
+#   text hash     deaabe5eb405adee
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

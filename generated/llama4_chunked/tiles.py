@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1968ab9230e89ed2
-#   text hash     9535f727402ab388
+#   content hash  d4a9e4e58c7f5ef2
+#   text hash     ccccd940d36ccba7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

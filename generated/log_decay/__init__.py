@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7fb45c14d8ea2841
-#   text hash     575030bd5ffd468a
+#   content hash  f205407a28283d33
+#   text hash     5810e2679c9a2601
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7fb45c14d8ea2841
-#   text hash     b80de8df1fedc8a1
+#   content hash  f205407a28283d33
+#   text hash     2548bab73a5b8cdd
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7fb45c14d8ea2841
-#   text hash     6f91c180d06cd3b7
+#   content hash  f205407a28283d33
+#   text hash     ec310748e914f3e9
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

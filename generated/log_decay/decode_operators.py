@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7fb45c14d8ea2841
-#   text hash     b5521cb96e2ed38c
+#   content hash  f205407a28283d33
+#   text hash     b629e2baada00820
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7fb45c14d8ea2841
-#   text hash     35356d47c0fa7300
+#   content hash  f205407a28283d33
+#   text hash     2df8183b61fc6660
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

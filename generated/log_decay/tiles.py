@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7fb45c14d8ea2841
-#   text hash     e6962adf1b74c37e
+#   content hash  f205407a28283d33
+#   text hash     7541f5a6dd75e824
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  41f2b24f3cee8832
-#   text hash     14f90b7b0c6c3350
+#   content hash  05718a7035f8cff2
+#   text hash     caa8d194c7bf6c49
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

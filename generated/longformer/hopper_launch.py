@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  41f2b24f3cee8832
-#   text hash     906d66f5419010c3
+#   content hash  05718a7035f8cff2
+#   text hash     5edd0cae0578d0a5
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  41f2b24f3cee8832
-#   text hash     551b4f5e6d722c52
+#   content hash  05718a7035f8cff2
+#   text hash     a91cb647a611d000
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

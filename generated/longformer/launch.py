@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  41f2b24f3cee8832
-#   text hash     0c3fc7008811eb08
+#   content hash  05718a7035f8cff2
+#   text hash     6f0e4cd3ba7b4ebc
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  41f2b24f3cee8832
-#   text hash     254c6763c7b8339f
+#   content hash  05718a7035f8cff2
+#   text hash     21ab8876b406f3a3
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0239c7e1664edfa9
-#   text hash     b5b561fa35495d8c
+#   content hash  11333e31fd2d77fd
+#   text hash     53aaebe5761da4db
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0239c7e1664edfa9
-#   text hash     929702ad905cc3d8
+#   content hash  11333e31fd2d77fd
+#   text hash     e74563b1ead25d88
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

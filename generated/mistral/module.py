@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0239c7e1664edfa9
-#   text hash     0ba5d873b21d6905
+#   content hash  11333e31fd2d77fd
+#   text hash     82066f604502b8f9
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

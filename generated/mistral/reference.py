@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0239c7e1664edfa9
-#   text hash     8773f43e9bca9716
+#   content hash  11333e31fd2d77fd
+#   text hash     66ac83636bafc248
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

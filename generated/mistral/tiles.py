@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0239c7e1664edfa9
-#   text hash     a38c9651cbbea5ab
+#   content hash  11333e31fd2d77fd
+#   text hash     a293b5bf021085db
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

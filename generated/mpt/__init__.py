@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f401c3d06f7a03e7
-#   text hash     0565f3429beeb7c6
+#   content hash  ef7c9b40f65bbf99
+#   text hash     727659564e75a15b
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

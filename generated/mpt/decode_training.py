@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f401c3d06f7a03e7
-#   text hash     2104668d59662b43
+#   content hash  ef7c9b40f65bbf99
+#   text hash     5b904da4599bbfdc
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f401c3d06f7a03e7
-#   text hash     5ee1004fd9255666
+#   content hash  ef7c9b40f65bbf99
+#   text hash     8320dd36921c01a9
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f401c3d06f7a03e7
-#   text hash     b70a0d982f1c00c2
+#   content hash  ef7c9b40f65bbf99
+#   text hash     494b054ae2e99822
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

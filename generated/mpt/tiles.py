@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f401c3d06f7a03e7
-#   text hash     18d9840c7f5a0279
+#   content hash  ef7c9b40f65bbf99
+#   text hash     216863e9b6689692
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

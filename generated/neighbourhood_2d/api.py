@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f80bd4015284f86e
-#   text hash     5e28ea97d8ed9183
+#   content hash  275645a51ce7bf33
+#   text hash     4e09d1158e3e65fb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

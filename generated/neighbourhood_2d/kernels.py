@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f80bd4015284f86e
-#   text hash     f84f48b0e3204b72
+#   content hash  275645a51ce7bf33
+#   text hash     22cb8b8e14fc8b79
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

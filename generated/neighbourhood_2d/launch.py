@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f80bd4015284f86e
-#   text hash     2f22a2b35ab1525e
+#   content hash  275645a51ce7bf33
+#   text hash     fc873632aa5d20f5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f80bd4015284f86e
-#   text hash     6116622feeb8f31d
+#   content hash  275645a51ce7bf33
+#   text hash     1c629e35b2efba69
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c3db894838570c85
-#   text hash     a612fd151190bc2a
+#   content hash  0d4ffb2314be1915
+#   text hash     b451ae2f5f5ae89b
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c3db894838570c85
-#   text hash     8ae3cc90a366a807
+#   content hash  0d4ffb2314be1915
+#   text hash     dab0b6a5fd77f560
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

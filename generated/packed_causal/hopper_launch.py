@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c3db894838570c85
-#   text hash     4ccf3921f64b5622
+#   content hash  0d4ffb2314be1915
+#   text hash     340e31324d51fa54
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c3db894838570c85
-#   text hash     34fe0d55b801768e
+#   content hash  0d4ffb2314be1915
+#   text hash     fa7ece14179f2af3
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c3db894838570c85
-#   text hash     8c9b315aa48d7312
+#   content hash  0d4ffb2314be1915
+#   text hash     4e6680cb0252a6ee
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  23375b816fbb2f22
-#   text hash     54a1eb4739eb69c3
+#   content hash  96ab8cd783c5834c
+#   text hash     3cdcb1a0deeaaa91
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

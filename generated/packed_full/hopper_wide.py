@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  23375b816fbb2f22
-#   text hash     26b0601e434b5862
+#   content hash  96ab8cd783c5834c
+#   text hash     155e698248a5e2b5
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

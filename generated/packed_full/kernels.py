@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  23375b816fbb2f22
-#   text hash     0fd25a383fc3af55
+#   content hash  96ab8cd783c5834c
+#   text hash     d1e699eddf8b2b4d
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

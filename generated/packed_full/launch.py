@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  23375b816fbb2f22
-#   text hash     14e2bd909055ebfe
+#   content hash  96ab8cd783c5834c
+#   text hash     9f024ff5aed8568f
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  23375b816fbb2f22
-#   text hash     0dadc24aa84b2418
+#   content hash  96ab8cd783c5834c
+#   text hash     b535fe39bd1cd995
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7400de71b5c6111e
-#   text hash     1d301a4c6268006c
+#   content hash  485c500d9e4133f5
+#   text hash     2f13d4de136f53d6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7400de71b5c6111e
-#   text hash     0289a249d1e27f3f
+#   content hash  485c500d9e4133f5
+#   text hash     c6f38bbbbf3ab98c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7400de71b5c6111e
-#   text hash     8612d320e78097b3
+#   content hash  485c500d9e4133f5
+#   text hash     169288c81b3e5d44
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7400de71b5c6111e
-#   text hash     06559af89e64f9dd
+#   content hash  485c500d9e4133f5
+#   text hash     53fc98b84add2efd
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

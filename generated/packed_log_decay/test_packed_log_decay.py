@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7400de71b5c6111e
-#   text hash     9191aa0977d6a7ae
+#   content hash  485c500d9e4133f5
+#   text hash     c082704c010395a1
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6bca81a9d326ac4f
-#   text hash     0a88719fb760111b
+#   content hash  0490ee0fdee5b6e3
+#   text hash     9524160f3bcfa10c
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6bca81a9d326ac4f
-#   text hash     d1010752cf40c3d1
+#   content hash  0490ee0fdee5b6e3
+#   text hash     3cb59ab966fa364f
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6bca81a9d326ac4f
-#   text hash     102b5244c17c1ca0
+#   content hash  0490ee0fdee5b6e3
+#   text hash     a6592cbdcd92b3aa
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6bca81a9d326ac4f
-#   text hash     743c489831ed57c5
+#   content hash  0490ee0fdee5b6e3
+#   text hash     1171af490127f4e1
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6bca81a9d326ac4f
-#   text hash     1bbb20ff59eab14d
+#   content hash  0490ee0fdee5b6e3
+#   text hash     f604e4e292e69856
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

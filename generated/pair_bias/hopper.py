@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  339a18b7201b3a44
-#   text hash     0262ea1441e2f9a5
+#   content hash  e98f27e596b8f6fe
+#   text hash     ed673f5de7499e57
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

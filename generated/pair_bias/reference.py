@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  339a18b7201b3a44
-#   text hash     0ad97304a67497cd
+#   content hash  e98f27e596b8f6fe
+#   text hash     78637d1b89da76f1
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  339a18b7201b3a44
-#   text hash     6a04f0b43f656b4f
+#   content hash  e98f27e596b8f6fe
+#   text hash     14b9a533c5d3dd5a
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

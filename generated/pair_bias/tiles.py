@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  339a18b7201b3a44
-#   text hash     d0eb650d30dd4262
+#   content hash  e98f27e596b8f6fe
+#   text hash     d98916e2961eaf0b
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

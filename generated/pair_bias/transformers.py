@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  339a18b7201b3a44
-#   text hash     29722a6a8f8067df
+#   content hash  e98f27e596b8f6fe
+#   text hash     944f571c63c08469
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  932ad5e0d4436586
-#   text hash     c0117b2c84404320
+#   content hash  ed7dbf3888ad9414
+#   text hash     ccd1e22990719b47
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  932ad5e0d4436586
-#   text hash     3a493fca52d4ed65
+#   content hash  ed7dbf3888ad9414
+#   text hash     25fb04a2d92b93bb
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  932ad5e0d4436586
-#   text hash     6f7fe5b7526db68e
+#   content hash  ed7dbf3888ad9414
+#   text hash     8d9ec1644a1cbc96
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

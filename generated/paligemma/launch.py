@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  932ad5e0d4436586
-#   text hash     ff5d69cde3e86d93
+#   content hash  ed7dbf3888ad9414
+#   text hash     c4b116bc47e101f6
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  932ad5e0d4436586
-#   text hash     2955d0ea5a6bfdb4
+#   content hash  ed7dbf3888ad9414
+#   text hash     f377599158798975
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  827e7a7447699d10
-#   text hash     86d4675b18d2355f
+#   content hash  828e44ba33a7b4ba
+#   text hash     1b7fd766384fff31
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

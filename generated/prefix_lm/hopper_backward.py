@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  827e7a7447699d10
-#   text hash     a9555eed690e33be
+#   content hash  828e44ba33a7b4ba
+#   text hash     94ba1f1a1fb068b7
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

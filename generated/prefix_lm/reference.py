@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  827e7a7447699d10
-#   text hash     dbcd902ae13c3fc9
+#   content hash  828e44ba33a7b4ba
+#   text hash     a4a40151a0850975
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  827e7a7447699d10
-#   text hash     36bc82c51a0933fc
+#   content hash  828e44ba33a7b4ba
+#   text hash     baab56f15569cecc
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  827e7a7447699d10
-#   text hash     c7e5ee09a4d4a5ff
+#   content hash  828e44ba33a7b4ba
+#   text hash     8717a36613368c45
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

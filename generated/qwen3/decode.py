@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  819117d08aaf7890
-#   text hash     fbf420e34d0b77da
+#   content hash  112e9a5337539666
+#   text hash     e893bb624b382cd0
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  819117d08aaf7890
-#   text hash     6d988ccb8e52c05a
+#   content hash  112e9a5337539666
+#   text hash     0c30e95a7c703a60
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

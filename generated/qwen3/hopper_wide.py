@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  819117d08aaf7890
-#   text hash     837d1eb2a6e0f679
+#   content hash  112e9a5337539666
+#   text hash     d13804160f07ec2e
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

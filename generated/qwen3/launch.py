@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  819117d08aaf7890
-#   text hash     f7f0beb4eed83932
+#   content hash  112e9a5337539666
+#   text hash     affb53299498314c
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

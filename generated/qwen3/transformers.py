@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  819117d08aaf7890
-#   text hash     340506191b1d62c6
+#   content hash  112e9a5337539666
+#   text hash     c49a1139a224e8bf
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

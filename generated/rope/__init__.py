@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8c132390130fbd79
-#   text hash     b1b157b9c2164c02
+#   content hash  c5e04889f291bd8d
+#   text hash     e471305d80469f18
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

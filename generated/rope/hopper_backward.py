@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8c132390130fbd79
-#   text hash     af1f860e3e8601ea
+#   content hash  c5e04889f291bd8d
+#   text hash     795fc5e840d49442
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8c132390130fbd79
-#   text hash     c1d541e79e3b9e5f
+#   content hash  c5e04889f291bd8d
+#   text hash     ccdc8dd2d31e5986
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8c132390130fbd79
-#   text hash     fe88532418f0596f
+#   content hash  c5e04889f291bd8d
+#   text hash     d512bcbc5904d80c
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

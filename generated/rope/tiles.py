@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8c132390130fbd79
-#   text hash     5db604d0ced1b385
+#   content hash  c5e04889f291bd8d
+#   text hash     8535408285b603e3
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

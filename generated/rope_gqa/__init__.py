@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  94f1efbddc3c98fd
-#   text hash     f9ccb8ade7622327
+#   content hash  ede643a9f45fd29e
+#   text hash     9bc94b0528f75589
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  94f1efbddc3c98fd
-#   text hash     ffe3c23479327bb6
+#   content hash  ede643a9f45fd29e
+#   text hash     f18b6a0226963b3e
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  94f1efbddc3c98fd
-#   text hash     91a26c29306a4e80
+#   content hash  ede643a9f45fd29e
+#   text hash     713b0cd23269b20a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  94f1efbddc3c98fd
-#   text hash     bbf62c8472c7f956
+#   content hash  ede643a9f45fd29e
+#   text hash     6f982283880b5ccc
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  94f1efbddc3c98fd
-#   text hash     32aa4c24d3979079
+#   content hash  ede643a9f45fd29e
+#   text hash     0c7ee3bc036ecfc1
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e6bbfbd52ea229a6
-#   text hash     990db2b15a98e7e4
+#   content hash  624dbd1141ed8f03
+#   text hash     899467689d50dc41
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

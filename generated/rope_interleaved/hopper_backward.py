@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e6bbfbd52ea229a6
-#   text hash     07e3c4bb851c99cd
+#   content hash  624dbd1141ed8f03
+#   text hash     5a4ed3932a0e3d5f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e6bbfbd52ea229a6
-#   text hash     bc43e17468b17733
+#   content hash  624dbd1141ed8f03
+#   text hash     3cb5fd48a66accd7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e6bbfbd52ea229a6
-#   text hash     16af77ed48a9cf87
+#   content hash  624dbd1141ed8f03
+#   text hash     fec3f7d588dfbfb2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

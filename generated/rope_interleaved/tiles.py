@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e6bbfbd52ea229a6
-#   text hash     6f8c492c51bca951
+#   content hash  624dbd1141ed8f03
+#   text hash     9215ada371683cce
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6e4fe395ea13cef8
-#   text hash     ec730fe5a1ab9ad9
+#   content hash  23c33cf483b341be
+#   text hash     9468d3aee33d872a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6e4fe395ea13cef8
-#   text hash     49d1bb4ee1c8fe23
+#   content hash  23c33cf483b341be
+#   text hash     b44f4369da541458
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6e4fe395ea13cef8
-#   text hash     8961d1899cfa0f6b
+#   content hash  23c33cf483b341be
+#   text hash     c08486a354ac40ad
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

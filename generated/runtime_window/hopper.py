@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  90fd8ca6d7381770
-#   text hash     327fd9921341b542
+#   content hash  b8deeb4158cee3b9
+#   text hash     656d9163c8aebff8
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

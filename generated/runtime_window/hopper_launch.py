@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  90fd8ca6d7381770
-#   text hash     bf229a8ba1f44573
+#   content hash  b8deeb4158cee3b9
+#   text hash     d78931a2ad34a0cd
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  90fd8ca6d7381770
-#   text hash     269a02a9ea54f515
+#   content hash  b8deeb4158cee3b9
+#   text hash     8bbea606c8a57dc8
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  90fd8ca6d7381770
-#   text hash     7726f357b3087e17
+#   content hash  b8deeb4158cee3b9
+#   text hash     2c4d4c4070037eba
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  90fd8ca6d7381770
-#   text hash     3bce103656e3d02b
+#   content hash  b8deeb4158cee3b9
+#   text hash     62daa5c2192a2c78
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  357251175e39f151
-#   text hash     d07311cc218882d6
+#   content hash  4cd08a057315d60d
+#   text hash     5c90b5744feedc16
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

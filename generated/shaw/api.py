@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  357251175e39f151
-#   text hash     46d6095161f0ccd3
+#   content hash  4cd08a057315d60d
+#   text hash     58cfcccbcef59838
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

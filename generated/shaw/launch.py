@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  357251175e39f151
-#   text hash     14d04ab70b02b9c0
+#   content hash  4cd08a057315d60d
+#   text hash     afa180176e3cbb97
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

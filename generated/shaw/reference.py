@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  357251175e39f151
-#   text hash     46d82d847c26ff9e
+#   content hash  4cd08a057315d60d
+#   text hash     f8c0eac500be1183
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

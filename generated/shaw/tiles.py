@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  357251175e39f151
-#   text hash     5ec9a1084ed469cf
+#   content hash  4cd08a057315d60d
+#   text hash     3fdd43b981940405
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  97dcc990b8b102fb
-#   text hash     3e9665ca1cebe8f8
+#   content hash  7f98ce9e69762e72
+#   text hash     afed1c202d1f09a7
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

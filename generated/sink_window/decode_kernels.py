@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  97dcc990b8b102fb
-#   text hash     dc824638659988d8
+#   content hash  7f98ce9e69762e72
+#   text hash     bc582422aad72e42
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

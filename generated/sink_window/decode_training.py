@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  97dcc990b8b102fb
-#   text hash     c42b4629e81fcb4f
+#   content hash  7f98ce9e69762e72
+#   text hash     f95258719118936c
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  97dcc990b8b102fb
-#   text hash     4baa102d23daf9d2
+#   content hash  7f98ce9e69762e72
+#   text hash     43ad44d5b7c970a5
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  97dcc990b8b102fb
-#   text hash     57b171e11524ac5c
+#   content hash  7f98ce9e69762e72
+#   text hash     e2ebe468c8835538
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8420a42b30eb6c9f
-#   text hash     fea458902865ba15
+#   content hash  e86b424205745996
+#   text hash     d3203fc5775035ce
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8420a42b30eb6c9f
-#   text hash     0cb51eaced772c82
+#   content hash  e86b424205745996
+#   text hash     551dc9f09e30b7d0
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8420a42b30eb6c9f
-#   text hash     5b0460387ca903b5
+#   content hash  e86b424205745996
+#   text hash     df5bbbac3db238c0
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8420a42b30eb6c9f
-#   text hash     f2023a280fbe811d
+#   content hash  e86b424205745996
+#   text hash     6b507a4c49c4fe81
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

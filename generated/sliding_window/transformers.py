@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8420a42b30eb6c9f
-#   text hash     66f8e860ece71388
+#   content hash  e86b424205745996
+#   text hash     b5d31b976ee1c523
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

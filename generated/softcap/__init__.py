@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3b4608b986548a6f
-#   text hash     936167d5d0c17de6
+#   content hash  8a4789442c7f1b4e
+#   text hash     ce48932317655818
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

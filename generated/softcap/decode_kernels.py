@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3b4608b986548a6f
-#   text hash     b0b8537ebbd70351
+#   content hash  8a4789442c7f1b4e
+#   text hash     81119dada9bed650
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

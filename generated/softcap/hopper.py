@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3b4608b986548a6f
-#   text hash     b670f65fc2880770
+#   content hash  8a4789442c7f1b4e
+#   text hash     87616490b017bcf5
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3b4608b986548a6f
-#   text hash     1a6057560274f9e4
+#   content hash  8a4789442c7f1b4e
+#   text hash     5a132f04bfe26a5b
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3b4608b986548a6f
-#   text hash     25ec465a28c5b44b
+#   content hash  8a4789442c7f1b4e
+#   text hash     1090e7ba263a16f4
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

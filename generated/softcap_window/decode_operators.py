@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  76c4561138ac586c
-#   text hash     98aa656c0f970e11
+#   content hash  df8694b15e2a995b
+#   text hash     1c827cae7a1bcc06
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  76c4561138ac586c
-#   text hash     1e95c967bf6571c9
+#   content hash  df8694b15e2a995b
+#   text hash     4d89f2c38567af95
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  76c4561138ac586c
-#   text hash     637078dbbd5fc6df
+#   content hash  df8694b15e2a995b
+#   text hash     aa261344b2e2fa73
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

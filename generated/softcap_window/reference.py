@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  76c4561138ac586c
-#   text hash     f603c6e06f2971b7
+#   content hash  df8694b15e2a995b
+#   text hash     494b7863dd4c795a
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

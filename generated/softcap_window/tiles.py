@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  76c4561138ac586c
-#   text hash     c38730688e621c26
+#   content hash  df8694b15e2a995b
+#   text hash     66acbb1e1d5bef3c
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

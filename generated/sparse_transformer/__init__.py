@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9c23ca23cda26ef3
-#   text hash     815a79ccec74a5f5
+#   content hash  3e5836b48fe4bdc4
+#   text hash     595a1ca8030d918c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9c23ca23cda26ef3
-#   text hash     0d845dfb1af39c62
+#   content hash  3e5836b48fe4bdc4
+#   text hash     3cb18f0dc9e6231e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

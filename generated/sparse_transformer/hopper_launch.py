@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9c23ca23cda26ef3
-#   text hash     0c52a2fedd44760c
+#   content hash  3e5836b48fe4bdc4
+#   text hash     038345e3ad66a405
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9c23ca23cda26ef3
-#   text hash     a885ee5f89f3eebe
+#   content hash  3e5836b48fe4bdc4
+#   text hash     f8c3abc2a9f14061
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

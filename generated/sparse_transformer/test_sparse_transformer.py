@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9c23ca23cda26ef3
-#   text hash     463915d39b5ff855
+#   content hash  3e5836b48fe4bdc4
+#   text hash     6022499e535f83a3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0e24fb89d56b9046
-#   text hash     7e26d5f97c7a3c4f
+#   content hash  06a8bc420f5131e3
+#   text hash     b67ad0342b25512b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0e24fb89d56b9046
-#   text hash     5a3b555bde6bfe39
+#   content hash  06a8bc420f5131e3
+#   text hash     765afd8a94f15ca9
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

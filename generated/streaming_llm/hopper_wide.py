@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0e24fb89d56b9046
-#   text hash     7b549f61ce59e4ad
+#   content hash  06a8bc420f5131e3
+#   text hash     898bb0227154d7fb
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0e24fb89d56b9046
-#   text hash     ca145fa5cfbb423f
+#   content hash  06a8bc420f5131e3
+#   text hash     32b7f64e5c737de9
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

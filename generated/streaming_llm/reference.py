@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0e24fb89d56b9046
-#   text hash     b7070daa14e26355
+#   content hash  06a8bc420f5131e3
+#   text hash     35ba215d71c11a69
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

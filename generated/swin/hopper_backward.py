@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d1af3385c3320926
-#   text hash     a837dea8ac57b48a
+#   content hash  21becc93c3762dc9
+#   text hash     db317e99e47153ed
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

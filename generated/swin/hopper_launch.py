@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d1af3385c3320926
-#   text hash     d3763e074aef8c4c
+#   content hash  21becc93c3762dc9
+#   text hash     5e21d74323690f92
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

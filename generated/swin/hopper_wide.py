@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d1af3385c3320926
-#   text hash     cca42a5cf08dcd25
+#   content hash  21becc93c3762dc9
+#   text hash     960fd830cad3531c
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

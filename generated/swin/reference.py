@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d1af3385c3320926
-#   text hash     8dab905f10152742
+#   content hash  21becc93c3762dc9
+#   text hash     ee42e74f331caf7e
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d1af3385c3320926
-#   text hash     e6745ecaf94f708f
+#   content hash  21becc93c3762dc9
+#   text hash     ad27d23586d27e21
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

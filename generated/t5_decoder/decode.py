@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ed233ed4d0224d4c
-#   text hash     965223cfc88bafaa
+#   content hash  35b36cb6457cbc80
+#   text hash     15eebd340aa34626
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ed233ed4d0224d4c
-#   text hash     928c3a3f4b156f59
+#   content hash  35b36cb6457cbc80
+#   text hash     23ae74dee7f4583e
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ed233ed4d0224d4c
-#   text hash     f787498fa6c8a1ec
+#   content hash  35b36cb6457cbc80
+#   text hash     004b4915e5b09b05
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ed233ed4d0224d4c
-#   text hash     e2b97eb72e609c9a
+#   content hash  35b36cb6457cbc80
+#   text hash     3652cabef45a40fc
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0179380940f6eebf
-#   text hash     1ded8769ead03eb3
+#   content hash  300c93b7e18cbf55
+#   text hash     50969ce298fc9f38
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0179380940f6eebf
-#   text hash     7750f5a7a000df7a
+#   content hash  300c93b7e18cbf55
+#   text hash     6fe42808187d351b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0179380940f6eebf
-#   text hash     4b78143934d2ce11
+#   content hash  300c93b7e18cbf55
+#   text hash     59e95d23866858bb
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

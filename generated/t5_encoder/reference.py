@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0179380940f6eebf
-#   text hash     56890964fe4b2bfd
+#   content hash  300c93b7e18cbf55
+#   text hash     a5fccb31f2f94f10
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0179380940f6eebf
-#   text hash     495c035b2eb7ac26
+#   content hash  300c93b7e18cbf55
+#   text hash     8c99341a49e19eb8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b46164cd8fd04353
-#   text hash     9cf4fe0b47efdf09
+#   content hash  33374781fc1230a3
+#   text hash     35b6c12ea4b7c437
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

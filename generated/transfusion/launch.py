@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b46164cd8fd04353
-#   text hash     3b48fae97046f06f
+#   content hash  33374781fc1230a3
+#   text hash     a01a9bac715cade4
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b46164cd8fd04353
-#   text hash     6612000843309bb3
+#   content hash  33374781fc1230a3
+#   text hash     0e19a856cf55606e
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b46164cd8fd04353
-#   text hash     5e21a5625ff151c8
+#   content hash  33374781fc1230a3
+#   text hash     0c89372243c684d4
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

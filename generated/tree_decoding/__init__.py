@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  32752630c3e055a3
-#   text hash     12d26e2d873fdc6b
+#   content hash  d882c605e3e6f61d
+#   text hash     951cfd992ebeff92
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  32752630c3e055a3
-#   text hash     67b8f56b00e67ea9
+#   content hash  d882c605e3e6f61d
+#   text hash     7da4cbb867a1cbf4
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  32752630c3e055a3
-#   text hash     35f0e86f7935df42
+#   content hash  d882c605e3e6f61d
+#   text hash     6055f1754dbe75fa
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  32752630c3e055a3
-#   text hash     91e393a2475a38f2
+#   content hash  d882c605e3e6f61d
+#   text hash     921c61ee076f0d17
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -413,6 +413,32 @@ def test_new_tokens_of_variants(name: str, new: int) -> None:
 
 
 @pytest.mark.skipif(GPU and torch.cuda.get_device_capability() < (8, 9), reason="needs a GPU that knows float8_e4m3fn")
+@pytest.mark.parametrize("held", [torch.bfloat16, torch.float16, torch.float8_e4m3fn])
+@pytest.mark.parametrize("page", [0, 16, 64])
+@pytest.mark.parametrize("width", [48, 64, 128, 256])
+@pytest.mark.parametrize("new", [5, 8, 12, 100])
+def test_drafted_tokens(new: int, width: int, page: int, held: torch.dtype) -> None:
+    """Tiles of more rows than one new token has."""
+    lengths = [3000, new, 129, 1025, 0]
+    dtype = torch.bfloat16 if held == torch.float8_e4m3fn else held
+    s = Sequences(
+        lengths, [min(new, n) for n in lengths], HEADS, KV_HEADS, width, device="cuda", dtype=dtype, seed=width + new
+    )
+    module, cache = load("causal"), Cache(s, page or 16, paged=bool(page))
+    scales: Values = {}
+    if held.itemsize == 1:
+        s.k, s.v = ([x.to(held).to(dtype) for x in rows] for rows in (s.k, s.v))
+        cache.k, cache.v = cache.k.to(held), cache.v.to(held)
+        scales = dict.fromkeys(("k_scale", "v_scale"), torch.tensor(1.0, device="cuda"))
+    cache.fill(module.decode.append, lambda b: scales)
+    given = {**cache.pages(), **s.cuts(), **scales, "return_lse": True}
+    out, lse = module.decode.attend_with_cache(torch.cat(s.q), cache.k, cache.v, s.seq_lens, **given)
+    wanted, wanted_lse = expected(module, s)
+    check(list(out.split(s.new)), wanted, 6e-3)
+    check(list(lse.split(s.new, 1)), wanted_lse, 1e-3)
+
+
+@pytest.mark.skipif(GPU and torch.cuda.get_device_capability() < (8, 9), reason="needs a GPU that knows float8_e4m3fn")
 @pytest.mark.parametrize("form", ["one", "heads", "sequences", "places"])
 def test_caches_of_float8(form: str) -> None:
     """No further from the attention to what the cache holds than a cache of 16 bits is."""

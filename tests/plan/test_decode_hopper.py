@@ -12,7 +12,7 @@ import torch
 
 from attnforge.gpu import bench
 from attnforge.language import spec
-from attnforge.plan import plan
+from attnforge.plan import plan, splits
 from attnforge.source import resources
 
 GENERATED = Path(__file__).parents[2] / "generated"
@@ -120,6 +120,32 @@ def test_other_gpus_have_the_portable_kernel(
     launch.runtime.hopper_kernels.cache_clear()
     assert chosen(launch, cache()) == ()
     launch.runtime.hopper_kernels.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("heads", "width", "dtype", "rows"),
+    [
+        (16, 576, torch.bfloat16, 16),
+        (32, 576, torch.bfloat16, 64),
+        (32, 576, torch.float8_e4m3fn, 32),
+        (32, 576, torch.float32, 16),
+        (32, 128, torch.float16, 64),
+        (32, 256, torch.float8_e4m3fn, 64),
+        (32, 128, torch.float32, 32),
+    ],
+)
+def test_products_of_hopper_gpus_have_64_rows(
+    heads: int, width: int, dtype: torch.dtype, rows: int, launch: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others, those of float32 and of wide float8 keep to as many as there are."""
+    k, kind = cache(width=width, dtype=dtype), torch.bfloat16 if dtype.itemsize == 1 else dtype
+    v, q = k[..., : min(width, 512)], torch.zeros(2, heads, width, dtype=kind)
+    name = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}[kind]
+    for arch, expected in (("sm_90", rows), ("sm_80", 32 if heads == 32 and width <= 256 else 16)):
+        monkeypatch.setattr(launch.runtime, "architecture", lambda device, arch=arch: arch)
+        assert launch.split_of(q, k, v, 1, None)[0] == expected
+        if kind == dtype:
+            assert splits.tile(True, width, name, arch, heads).block_m == expected
 
 
 @pytest.mark.parametrize("split_size", [None, 128, 1024, 2048])

@@ -22,18 +22,18 @@ def _any(keys: int, warps: int, stages: int, split: int) -> Split:
 
 # measured on an NVIDIA H200 or H100, torch 2.11, triton 3.6; for heads wider than 256 chosen by what the compiler makes
 # of them
-_MANY = {64: _any(64, 4, 4, 2048), 128: _any(32, 4, 4, 2048), 256: _any(32, 8, 3, 1024)}
+_MANY = {64: _any(128, 4, 3, 1024), 128: _any(64, 4, 3, 1024)}
 _TABLE: Table = {
     "16BIT": {
         64: (_any(128, 4, 3, 512), (32, ((2, 3), (2, 2)), 1024), _MANY[64]),
         128: ((64, ((4, 3), (4, 2)), 256), (32, ((2, 3), (1, 2)), 1024), _MANY[128]),
-        256: (_any(32, 4, 3, 256), (32, ((2, 3), (2, 2)), 1024), _MANY[256]),
+        256: (_any(32, 4, 3, 256), (32, ((2, 3), (2, 2)), 1024), _any(16, 4, 4, 1024)),
         512: (_any(16, 4, 3, 256), _any(16, 4, 3, 1024), _any(16, 8, 3, 1024)),
     },
     "FLOAT8": {
         64: ((128, ((4, 3), (2, 3)), 512), (32, ((2, 3), (1, 3)), 1024), _MANY[64]),
         128: ((64, ((4, 3), (2, 3)), 256), _any(64, 2, 3, 1024), _MANY[128]),
-        256: (_any(32, 4, 3, 256), _any(32, 2, 3, 1024), _MANY[256]),
+        256: (_any(32, 4, 3, 256), _any(32, 2, 3, 1024), _any(32, 4, 3, 1024)),
         512: (_any(16, 4, 3, 256), _any(16, 4, 3, 1024), _any(16, 8, 3, 1024)),
     },
     "FP32": {
@@ -85,9 +85,12 @@ def tile(latent: bool, head_dim: int, dtype: str, arch: str, rows: int) -> Tile:
     """The tile of a call with so many rows for each key head, and no `split_size`; generated code has the same rule."""
     sizes = table(latent)["FP32" if dtype == "fp32" else "16BIT"]
     short, _, many = next(found for size, found in sizes.items() if head_dim <= size)
-    roomy = head_dim <= 256 or (dtype != "fp32" and family(arch) == "sm_90")
+    whole = dtype != "fp32" and family(arch) == "sm_90"
+    roomy = head_dim <= 256 or whole
     # AMD's matrix instructions have 16 columns
     fewest = 8 if arch.startswith("sm_") and not latent else FEW
     block_m = min(max(rows, fewest), 64 if roomy else FEW)
+    # products are of so many rows there
+    block_m = 64 if block_m > FEW and whole else block_m
     block_n, (alone, _), _ = many if block_m > FEW else short
     return Tile(block_m, block_n, *alone)

@@ -54,7 +54,7 @@ class Emulation:
             init=lambda barrier, count: barrier.init(count),
             arrive=self._arrive,
             expect=self._expect,
-            wait=lambda barrier, phase: self.now.pause(lambda: barrier.over(int(phase))),
+            wait=lambda barrier, phase, pred=True: self.now.pause(lambda: not pred or barrier.over(int(phase))),
         )
         tma = SimpleNamespace(
             async_load=lambda *given: self.now.copy(*given),

@@ -80,6 +80,7 @@ FAULTS = {
     "values of the other half": ("at % STAGES * 2 + WORKER, at & 1", "at % STAGES * 2 + 1 - WORKER, at & 1"),
     "strips from the last one": ("(place * 4 + strip) * COUNT + i", "(place * 4 + 3 - strip) * COUNT + i"),
     "boxes from the last one": ("rest_boxes.index(stage * COUNT + i)", "rest_boxes.index((stage + 1) * COUNT - 1 - i)"),
+    "no word that queries have come": ("mbarrier.arrive(q_loaded, count=1)", "count = count"),
     "what nobody sees stays": ("tl.where(inside[:, None], v_strip.load(WIDE), 0.0)", "v_strip.load(WIDE)"),
     "mixed tiles without their mask": ("mixed = (k_start < full_lo) | (k_start + BLOCK_N > full_hi)", "mixed = False"),
 }  # fmt: skip

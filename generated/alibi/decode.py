@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ee77fdc1c9938be9
-#   text hash     a75e24a8582224c4
+#   content hash  717d1f653f6ede51
+#   text hash     af519982e3f27c88
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

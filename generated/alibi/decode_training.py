@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ee77fdc1c9938be9
-#   text hash     a41618af59a27bfc
+#   content hash  717d1f653f6ede51
+#   text hash     0e41f942106716c4
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

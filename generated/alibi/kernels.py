@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ee77fdc1c9938be9
-#   text hash     4ffd3f3db845a881
+#   content hash  717d1f653f6ede51
+#   text hash     a5696a0594db1c5d
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

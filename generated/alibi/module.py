@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ee77fdc1c9938be9
-#   text hash     6344b1e9caea68d5
+#   content hash  717d1f653f6ede51
+#   text hash     8f86e3e9896a5f60
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ee77fdc1c9938be9
-#   text hash     04bebe56cb09e7b5
+#   content hash  717d1f653f6ede51
+#   text hash     a78e160a388a0ec4
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

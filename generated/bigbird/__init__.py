@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4d441fee480b8937
-#   text hash     64fdc6f9d872d575
+#   content hash  639e4df9dcb71434
+#   text hash     681890a3b51a4f15
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

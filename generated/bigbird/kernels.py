@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4d441fee480b8937
-#   text hash     3956141b12276ca4
+#   content hash  639e4df9dcb71434
+#   text hash     90e45554d9a34202
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

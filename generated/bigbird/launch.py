@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4d441fee480b8937
-#   text hash     948686a2db7a6c47
+#   content hash  639e4df9dcb71434
+#   text hash     2020fdfce73f2b82
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4d441fee480b8937
-#   text hash     c5a9d42c9efedbea
+#   content hash  639e4df9dcb71434
+#   text hash     cef7ee417066fa03
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

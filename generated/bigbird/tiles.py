@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4d441fee480b8937
-#   text hash     f3ca5b0d4f21fdc5
+#   content hash  639e4df9dcb71434
+#   text hash     e05b2a3a8dc5a27e
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

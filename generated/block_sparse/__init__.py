@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  455071acea66d356
-#   text hash     e9e0d09925de9816
+#   content hash  781de3b654217620
+#   text hash     f3f6cf5db22b6d3c
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  455071acea66d356
-#   text hash     9df2681f68abbcc3
+#   content hash  781de3b654217620
+#   text hash     43aeaea4b9bff011
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

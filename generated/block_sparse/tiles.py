@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  455071acea66d356
-#   text hash     ec2edeb00184f6a8
+#   content hash  781de3b654217620
+#   text hash     4c2677b3cfa5d366
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2b5d9252de40ea7e
-#   text hash     c37593061b61c9de
+#   content hash  0f2fe6b2ea6307e9
+#   text hash     80456ee34f9d13bc
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2b5d9252de40ea7e
-#   text hash     a58a75d9cd68ce84
+#   content hash  0f2fe6b2ea6307e9
+#   text hash     312d93a088b2e7b0
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2b5d9252de40ea7e
-#   text hash     df72418f439b59cc
+#   content hash  0f2fe6b2ea6307e9
+#   text hash     01821b57de3809d4
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

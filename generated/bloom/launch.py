@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2b5d9252de40ea7e
-#   text hash     9199aaa4ad354f08
+#   content hash  0f2fe6b2ea6307e9
+#   text hash     eae875e192146f03
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2b5d9252de40ea7e
-#   text hash     ff0db550c574244c
+#   content hash  0f2fe6b2ea6307e9
+#   text hash     c112623d134b5f60
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  96ae5efe5c16a1aa
-#   text hash     5a12903cf216db29
+#   content hash  71fdb8297d28d79f
+#   text hash     ab477ee2a86c5053
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

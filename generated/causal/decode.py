@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  96ae5efe5c16a1aa
-#   text hash     3b33b4ff1b676382
+#   content hash  71fdb8297d28d79f
+#   text hash     e9cd173d095781fc
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

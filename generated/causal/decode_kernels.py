@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  96ae5efe5c16a1aa
-#   text hash     4f6f4150c672e639
+#   content hash  71fdb8297d28d79f
+#   text hash     94078c68509056c5
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  96ae5efe5c16a1aa
-#   text hash     d06a109abccf208f
+#   content hash  71fdb8297d28d79f
+#   text hash     59e8a31c8578a38d
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  96ae5efe5c16a1aa
-#   text hash     fff2ebb1025f9c39
+#   content hash  71fdb8297d28d79f
+#   text hash     73c2a4b9d5c58a3e
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  96ae5efe5c16a1aa
-#   text hash     61c996a059596455
+#   content hash  71fdb8297d28d79f
+#   text hash     f96b79cf1a4267e7
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  dd17e95abeaea59d
-#   text hash     14746612f48d4390
+#   content hash  edfa6a040771324b
+#   text hash     2fe025a130959c06
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  dd17e95abeaea59d
-#   text hash     5cd50138cefa36ac
+#   content hash  edfa6a040771324b
+#   text hash     1b3a37ff7812ca56
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  dd17e95abeaea59d
-#   text hash     d1c0649c20f2b513
+#   content hash  edfa6a040771324b
+#   text hash     31f95909478e53b9
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

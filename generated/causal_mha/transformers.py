@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  dd17e95abeaea59d
-#   text hash     6e1da3accd9e1616
+#   content hash  edfa6a040771324b
+#   text hash     6b9c7c6dc6716756
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

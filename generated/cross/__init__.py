@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8669f8b47e8beec4
-#   text hash     97a09b08e4130c86
+#   content hash  e3f61c91b784b8ed
+#   text hash     7fa692bb4e289495
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

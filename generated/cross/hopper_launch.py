@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8669f8b47e8beec4
-#   text hash     b061474df5d1d174
+#   content hash  e3f61c91b784b8ed
+#   text hash     386ba986af0c787c
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

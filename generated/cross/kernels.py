@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8669f8b47e8beec4
-#   text hash     ad5639ae04a440bf
+#   content hash  e3f61c91b784b8ed
+#   text hash     5fdd48e35bdf0858
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8669f8b47e8beec4
-#   text hash     2bfa0c236fd5f039
+#   content hash  e3f61c91b784b8ed
+#   text hash     d4594f52438d37e6
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8669f8b47e8beec4
-#   text hash     99078a7be4ef2a65
+#   content hash  e3f61c91b784b8ed
+#   text hash     6a5ac22208da68f9
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8669f8b47e8beec4
-#   text hash     a67a4e635c730ca0
+#   content hash  e3f61c91b784b8ed
+#   text hash     3bc2d3e9876cef57
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

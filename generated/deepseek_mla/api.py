@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  302b83d57d93cdc9
-#   text hash     8378e9b317581556
+#   content hash  b465f380ea781cb1
+#   text hash     36c72b08ad655cd4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  302b83d57d93cdc9
-#   text hash     68dc450de7183d6e
+#   content hash  b465f380ea781cb1
+#   text hash     fd12cc0d05a1c94e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  302b83d57d93cdc9
-#   text hash     bf5ed77c583d5648
+#   content hash  b465f380ea781cb1
+#   text hash     031837ab0bbfcadd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  302b83d57d93cdc9
-#   text hash     326169bbfc7d31cc
+#   content hash  b465f380ea781cb1
+#   text hash     1e87537ad68f7a40
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  302b83d57d93cdc9
-#   text hash     643108874fce0306
+#   content hash  b465f380ea781cb1
+#   text hash     03203ffd7e589df1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  796fe3dc8bf6e131
-#   text hash     f049d741af06970c
+#   content hash  f1f1b8c72f216a18
+#   text hash     b1ca5e1f6dbce874
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -199,26 +199,7 @@ def attend(
         "decode", q, *call.shapes, call.longest, splits, split_size, lse is None, call.v_in_k, bool(best)
     )
 
-    def launch_on_hopper(block_m, block_n, stages, box, kernels):
-        runtime.launch(
-            cache, kernels.attend_split, (block_n, box), hopper_values,
-            grid=lambda: (splits * runtime.cdiv(rows, block_m) * k.shape[2], sequences),
-            from_shapes=lambda: dict(
-                k_desc=runtime.strip_source(k, box), q_stride_token=q.stride(0), q_stride_head=q.stride(1),
-                k_scale_stride_sequence=runtime.stride(k_scale, 0), k_scale_stride_page=runtime.stride(k_scale, 1),
-                k_scale_stride_token=runtime.stride(k_scale, 2), k_scale_stride_head=runtime.stride(k_scale, 3),
-                v_scale_stride_sequence=runtime.stride(v_scale, 0), v_scale_stride_page=runtime.stride(v_scale, 1),
-                v_scale_stride_token=runtime.stride(v_scale, 2), v_scale_stride_head=runtime.stride(v_scale, 3),
-                pages_stride_sequence=0 if page_table is None else page_table.stride(0), tokens=q.shape[0],
-                longest=longest, Hq=q.shape[1], splits=splits, split_size=split_size, GROUP=q.shape[-2] // k.shape[-2],
-                PAGE=1 if page_table is None else k.shape[1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
-                BY_HEAD=scaled_by_head(k_scale), OVERLAP=runtime.overlaps(q.device), STAGES=stages, ROWS=box,
-                num_warps=4, maxnreg=128,
-            ),
-        )  # fmt: skip
-
-    # what does not compile is not tried again
-    if not runtime.launch_first(cache, __package__, "decode", launch_on_hopper, cache.tiles.get("decode", best)):
+    def launch_split(stages):
         runtime.launch(
             cache, kernels.attend_split, (block_m, block_n), split_values,
             grid=lambda: (splits * runtime.cdiv(rows, block_m) * k.shape[2], sequences),
@@ -241,6 +222,28 @@ def attend(
                 OVERLAP=runtime.overlaps(q.device), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
+
+    def launch_on_hopper(block_m, block_n, stages, box, kernels):
+        runtime.launch(
+            cache, kernels.attend_split, (block_n, box), hopper_values,
+            grid=lambda: (splits * runtime.cdiv(rows, block_m) * k.shape[2], sequences),
+            from_shapes=lambda: dict(
+                k_desc=runtime.strip_source(k, box), q_stride_token=q.stride(0), q_stride_head=q.stride(1),
+                k_scale_stride_sequence=runtime.stride(k_scale, 0), k_scale_stride_page=runtime.stride(k_scale, 1),
+                k_scale_stride_token=runtime.stride(k_scale, 2), k_scale_stride_head=runtime.stride(k_scale, 3),
+                v_scale_stride_sequence=runtime.stride(v_scale, 0), v_scale_stride_page=runtime.stride(v_scale, 1),
+                v_scale_stride_token=runtime.stride(v_scale, 2), v_scale_stride_head=runtime.stride(v_scale, 3),
+                pages_stride_sequence=0 if page_table is None else page_table.stride(0), tokens=q.shape[0],
+                longest=longest, Hq=q.shape[1], splits=splits, split_size=split_size, GROUP=q.shape[-2] // k.shape[-2],
+                PAGE=1 if page_table is None else k.shape[1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
+                BY_HEAD=scaled_by_head(k_scale), OVERLAP=runtime.overlaps(q.device), STAGES=stages, ROWS=box,
+                num_warps=4, maxnreg=128,
+            ),
+        )  # fmt: skip
+
+    # what does not compile is not tried again
+    if not runtime.launch_first(cache, __package__, "decode", launch_on_hopper, cache.tiles.get("decode", best)):
+        runtime.launch_with_room(launch_split, stages)
     runtime.launch(
         cache, kernels.join_splits, (), join_values,
         grid=lambda: (longest * (runtime.padded_width(v) // columns), q.shape[1] // together, sequences),

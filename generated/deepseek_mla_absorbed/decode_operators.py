@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  796fe3dc8bf6e131
-#   text hash     09de768257ea92fc
+#   content hash  f1f1b8c72f216a18
+#   text hash     1b54cc75395eb989
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

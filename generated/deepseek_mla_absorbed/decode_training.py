@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  796fe3dc8bf6e131
-#   text hash     fc0122f6a1c4a9cb
+#   content hash  f1f1b8c72f216a18
+#   text hash     41f9387865b179f7
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  796fe3dc8bf6e131
-#   text hash     76bdd96c6e927d56
+#   content hash  f1f1b8c72f216a18
+#   text hash     4df6bb6f1229e3d6
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

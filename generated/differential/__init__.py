@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b5e49cfaee6fd998
-#   text hash     611543c8a459ac2d
+#   content hash  bacba4e14ca62b2b
+#   text hash     95ec285ab34f2e1e
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

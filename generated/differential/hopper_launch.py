@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b5e49cfaee6fd998
-#   text hash     68e3e00b5a48b0df
+#   content hash  bacba4e14ca62b2b
+#   text hash     1a186ce9bc75724f
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

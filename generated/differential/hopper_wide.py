@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b5e49cfaee6fd998
-#   text hash     c209cbb863d01ea4
+#   content hash  bacba4e14ca62b2b
+#   text hash     a6c4d487a594c77c
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

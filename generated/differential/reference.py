@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b5e49cfaee6fd998
-#   text hash     6109a5b440acef8f
+#   content hash  bacba4e14ca62b2b
+#   text hash     16a84803929edab5
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b5e49cfaee6fd998
-#   text hash     5fd3336d42854c66
+#   content hash  bacba4e14ca62b2b
+#   text hash     4e7cb6197dc45858
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

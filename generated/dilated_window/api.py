@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a6f69d5cd7adbfa7
-#   text hash     1b2c2db3c8d3a53a
+#   content hash  95d84450f7bfa634
+#   text hash     dc998e3c6516a26e
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

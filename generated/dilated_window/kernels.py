@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a6f69d5cd7adbfa7
-#   text hash     09eed5d3259dd35c
+#   content hash  95d84450f7bfa634
+#   text hash     45bce5ffb3d55801
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

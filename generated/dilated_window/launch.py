@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a6f69d5cd7adbfa7
-#   text hash     c4acbdfd639cc52c
+#   content hash  95d84450f7bfa634
+#   text hash     4f6bd6448a77ebbf
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

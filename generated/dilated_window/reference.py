@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a6f69d5cd7adbfa7
-#   text hash     20f0194bd2c77466
+#   content hash  95d84450f7bfa634
+#   text hash     af790ece6e2c9946
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

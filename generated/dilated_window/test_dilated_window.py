@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a6f69d5cd7adbfa7
-#   text hash     49b67335e03e170d
+#   content hash  95d84450f7bfa634
+#   text hash     7b8925711f98905b
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1cc9b7e039488c15
-#   text hash     0652f7000fdbfb38
+#   content hash  ffe63bcb93de7274
+#   text hash     b1aba437115182e8
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1cc9b7e039488c15
-#   text hash     06f6fc650b039df3
+#   content hash  ffe63bcb93de7274
+#   text hash     aa882fc07d85e2ac
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

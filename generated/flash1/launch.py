@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1cc9b7e039488c15
-#   text hash     8d81d0f62660dc31
+#   content hash  ffe63bcb93de7274
+#   text hash     2a9d731fa8b52373
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

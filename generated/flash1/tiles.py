@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1cc9b7e039488c15
-#   text hash     17ad96b4809ef245
+#   content hash  ffe63bcb93de7274
+#   text hash     3ce0dd2eb640df1d
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

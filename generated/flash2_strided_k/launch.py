@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f31e1cc2fd128c85
-#   text hash     f13bf792716a63f2
+#   content hash  31813bccef82dda1
+#   text hash     3c8c1560d77632ef
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

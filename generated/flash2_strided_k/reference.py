@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f31e1cc2fd128c85
-#   text hash     8f55833d84d7d557
+#   content hash  31813bccef82dda1
+#   text hash     dd9d2f0dc4826e95
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

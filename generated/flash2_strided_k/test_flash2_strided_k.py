@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f31e1cc2fd128c85
-#   text hash     f7fcfd0c40684f9a
+#   content hash  31813bccef82dda1
+#   text hash     0588664d12184b9a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

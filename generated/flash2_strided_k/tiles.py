@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f31e1cc2fd128c85
-#   text hash     3d08b2616b10f7d3
+#   content hash  31813bccef82dda1
+#   text hash     f533a011998c6f78
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  66284368d9587425
-#   text hash     4629ee785e111d0f
+#   content hash  43967e26039922fa
+#   text hash     903cf88bcd9bb36d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

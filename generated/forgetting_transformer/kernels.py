@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  66284368d9587425
-#   text hash     87704aab7e3ea3b7
+#   content hash  43967e26039922fa
+#   text hash     0f7309e537fbe1d1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  66284368d9587425
-#   text hash     c4176786d09bf3d2
+#   content hash  43967e26039922fa
+#   text hash     e77823584f045b35
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  72731f34c3eee4fd
-#   text hash     3931558a127a39a5
+#   content hash  0e57c85c2c86b86c
+#   text hash     eb6f6ed309ace9e7
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

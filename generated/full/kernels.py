@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  72731f34c3eee4fd
-#   text hash     a8fa53d40174f255
+#   content hash  0e57c85c2c86b86c
+#   text hash     f96464ec8418b124
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

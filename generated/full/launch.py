@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  72731f34c3eee4fd
-#   text hash     af2446b104bb9f2b
+#   content hash  0e57c85c2c86b86c
+#   text hash     44dd0b0a0c199e58
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  72731f34c3eee4fd
-#   text hash     d2bcdc1910d712c9
+#   content hash  0e57c85c2c86b86c
+#   text hash     fb868a807727556e
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  72731f34c3eee4fd
-#   text hash     bacb7b0c8616850a
+#   content hash  0e57c85c2c86b86c
+#   text hash     263ca9ececb674cc
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

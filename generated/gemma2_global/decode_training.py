@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1f0bb356c5073ddb
-#   text hash     fdba63e8d7a1cc7d
+#   content hash  ef8e5128fef8daee
+#   text hash     b9dedaa7e83cfd80
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

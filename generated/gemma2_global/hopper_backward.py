@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1f0bb356c5073ddb
-#   text hash     8d8939043e96a1b0
+#   content hash  ef8e5128fef8daee
+#   text hash     96bd5dcb8ddb780c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1f0bb356c5073ddb
-#   text hash     e7999471f22a2208
+#   content hash  ef8e5128fef8daee
+#   text hash     dba41f0d3fa71830
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1f0bb356c5073ddb
-#   text hash     20156cb93af5fa4c
+#   content hash  ef8e5128fef8daee
+#   text hash     2f4dba3c3f220744
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  a56572ca28e53295
-#   text hash     0933b2b189f761c9
+#   content hash  cd78f014f2609766
+#   text hash     b386ba26b08bc2a8
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -374,6 +374,17 @@ def launch_tuned(cache, tables, name, launch, q, v, keys, entries=None):
         else:
             fitting[key], cache.tiles[name] = i, tiles[i]
             return
+
+
+def launch_with_room(launch, stages):
+    """Calls `launch` with so many stages, or with fewer where this GPU's shared memory is smaller: no bits hang on them."""
+    while True:
+        try:
+            return launch(stages)
+        except OutOfResources:
+            if stages == 1:
+                raise
+            stages -= 1
 
 
 @functools.cache

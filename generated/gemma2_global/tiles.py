@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1f0bb356c5073ddb
-#   text hash     f962e424479ed6b8
+#   content hash  ef8e5128fef8daee
+#   text hash     3da9ec34dac21415
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

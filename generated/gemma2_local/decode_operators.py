@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  56a25d0a0e925c56
-#   text hash     16a436b6f9765fd0
+#   content hash  f04eafd3002d50a8
+#   text hash     3b9675e7458a83e8
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  56a25d0a0e925c56
-#   text hash     56fbe56331f11212
+#   content hash  f04eafd3002d50a8
+#   text hash     cbb85d6b44d934aa
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

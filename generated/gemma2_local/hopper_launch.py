@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  56a25d0a0e925c56
-#   text hash     cb72038c8a110e2a
+#   content hash  f04eafd3002d50a8
+#   text hash     a86d5eb4dde2d3f2
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

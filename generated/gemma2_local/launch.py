@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  56a25d0a0e925c56
-#   text hash     d302b5d7ec6193d0
+#   content hash  f04eafd3002d50a8
+#   text hash     50e2e7d283d8b44c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  56a25d0a0e925c56
-#   text hash     749dfa3501639d4c
+#   content hash  f04eafd3002d50a8
+#   text hash     afd9cb98aa478b90
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

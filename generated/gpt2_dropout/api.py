@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  afcb5d05e403af76
-#   text hash     d8ff92136ecb593f
+#   content hash  2dd61e538ba06806
+#   text hash     219cd9e42011657a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  afcb5d05e403af76
-#   text hash     33d247e15eb0f24d
+#   content hash  2dd61e538ba06806
+#   text hash     61785458b9615b82
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  afcb5d05e403af76
-#   text hash     a814c08f1e0eb1e6
+#   content hash  2dd61e538ba06806
+#   text hash     679ad14287d96dda
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  afcb5d05e403af76
-#   text hash     1598fd4fa6c24b7b
+#   content hash  2dd61e538ba06806
+#   text hash     16c57904942e7fc8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

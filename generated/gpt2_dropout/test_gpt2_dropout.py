@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  afcb5d05e403af76
-#   text hash     b1cf2d8bb69453bd
+#   content hash  2dd61e538ba06806
+#   text hash     0ff7b615dfce532c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7ce59dd693b5fc3e
-#   text hash     ac2b9ded6f86bc7a
+#   content hash  ab3235c33062838b
+#   text hash     f661cb247348a04c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7ce59dd693b5fc3e
-#   text hash     e2ad10a247118f45
+#   content hash  ab3235c33062838b
+#   text hash     8b1569b69e94a7fe
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7ce59dd693b5fc3e
-#   text hash     1f9961d63269a5c7
+#   content hash  ab3235c33062838b
+#   text hash     002c9efded2c30e2
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7ce59dd693b5fc3e
-#   text hash     ac923a6c2683c857
+#   content hash  ab3235c33062838b
+#   text hash     4f8912cb426f53b7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

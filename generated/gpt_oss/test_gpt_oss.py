@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7ce59dd693b5fc3e
-#   text hash     9b08d4a505a90cc6
+#   content hash  ab3235c33062838b
+#   text hash     d637332a3501995b
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

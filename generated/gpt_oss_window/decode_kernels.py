@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f9070715e2c1fd57
-#   text hash     952588f2426c4c74
+#   content hash  838a9b1436888f1b
+#   text hash     97249afdce71f7c0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

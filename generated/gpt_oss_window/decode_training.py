@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f9070715e2c1fd57
-#   text hash     ef5e19074d1e2c53
+#   content hash  838a9b1436888f1b
+#   text hash     49ae3697f48124de
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

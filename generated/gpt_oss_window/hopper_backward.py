@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f9070715e2c1fd57
-#   text hash     e8be1de3a2dac722
+#   content hash  838a9b1436888f1b
+#   text hash     35f9f03ebe7b1b9b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f9070715e2c1fd57
-#   text hash     ad07ef350c3232ee
+#   content hash  838a9b1436888f1b
+#   text hash     06585d3127dcc9f6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f9070715e2c1fd57
-#   text hash     341add9086b0d19f
+#   content hash  838a9b1436888f1b
+#   text hash     c65b072da38f9afa
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

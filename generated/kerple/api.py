@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  67e6c3eff06e7ab7
-#   text hash     05c756e06f20366b
+#   content hash  0f344b581096d580
+#   text hash     fd7be93e530b3336
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

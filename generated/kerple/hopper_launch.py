@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  67e6c3eff06e7ab7
-#   text hash     4bfcd0ac4a5d8ea5
+#   content hash  0f344b581096d580
+#   text hash     f2705d9eb010b33f
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

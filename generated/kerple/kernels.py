@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  67e6c3eff06e7ab7
-#   text hash     c37de51601ab2d5a
+#   content hash  0f344b581096d580
+#   text hash     192884ad40bb2adf
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  67e6c3eff06e7ab7
-#   text hash     c829433958f57344
+#   content hash  0f344b581096d580
+#   text hash     d5fed46e27611d30
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  67e6c3eff06e7ab7
-#   text hash     a721d87b57f603f6
+#   content hash  0f344b581096d580
+#   text hash     185a8549b1cbe010
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d9f1669f9999f85a
-#   text hash     dd5ccee63e1e720a
+#   content hash  742a4973f52e49ac
+#   text hash     e64aee6026bc583a
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

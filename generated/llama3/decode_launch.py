@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d9f1669f9999f85a
-#   text hash     ccea2df811f10d6d
+#   content hash  742a4973f52e49ac
+#   text hash     84e652516c46401a
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -183,29 +183,34 @@ def attend(
         lse is None,
         None if key_sums is None else max_seqlen_k,
     )
-    runtime.launch(
-        cache, kernels.attend_split, (block_m, block_n), split_values,
-        grid=lambda: (splits * runtime.cdiv(rows * heads, block_m) * (k.shape[2] // heads), sequences),
-        from_shapes=lambda: dict(
-            cos_stride_row=cos.stride(0), cos_stride_column=cos.stride(1), sin_stride_row=sin.stride(0),
-            sin_stride_column=sin.stride(1), position_end=cos.shape[0], q_stride_token=q.stride(0),
-            q_stride_head=q.stride(1), k_stride_page=k.stride(0), k_stride_token=k.stride(1),
-            k_stride_head=k.stride(2), v_stride_page=v.stride(0), v_stride_token=v.stride(1),
-            v_stride_head=v.stride(2), k_scale_stride_sequence=runtime.stride(k_scale, 0),
-            k_scale_stride_page=runtime.stride(k_scale, 1), k_scale_stride_token=runtime.stride(k_scale, 2),
-            k_scale_stride_head=runtime.stride(k_scale, 3), v_scale_stride_sequence=runtime.stride(v_scale, 0),
-            v_scale_stride_page=runtime.stride(v_scale, 1), v_scale_stride_token=runtime.stride(v_scale, 2),
-            v_scale_stride_head=runtime.stride(v_scale, 3),
-            pages_stride_sequence=0 if page_table is None else page_table.stride(0), k_places=k.shape[1],
-            tokens=q.shape[0], longest=longest, Hq=q.shape[1], splits=splits, split_size=split_size,
-            GROUP=q.shape[-2] // k.shape[-2], PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1],
-            DV=v.shape[-1], PAIRS=cos.shape[1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
-            BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q), TURNED=block_m <= FEW,
-            SUMS=min(8 * alone[0], block_n // 2) if block_m <= FEW else 8, IN_TWOS=block_m <= FEW and in_twos(q, v),
-            KV_HEADS=heads, BY_HEAD=scaled_by_head(k_scale), FAR=max(k.stride(1), v.stride(1)) >= 2**24,
-            OVERLAP=runtime.overlaps(q.device), num_warps=warps, num_stages=stages,
-        ),
-    )  # fmt: skip
+
+    def launch_split(stages):
+        runtime.launch(
+            cache, kernels.attend_split, (block_m, block_n), split_values,
+            grid=lambda: (splits * runtime.cdiv(rows * heads, block_m) * (k.shape[2] // heads), sequences),
+            from_shapes=lambda: dict(
+                cos_stride_row=cos.stride(0), cos_stride_column=cos.stride(1), sin_stride_row=sin.stride(0),
+                sin_stride_column=sin.stride(1), position_end=cos.shape[0], q_stride_token=q.stride(0),
+                q_stride_head=q.stride(1), k_stride_page=k.stride(0), k_stride_token=k.stride(1),
+                k_stride_head=k.stride(2), v_stride_page=v.stride(0), v_stride_token=v.stride(1),
+                v_stride_head=v.stride(2), k_scale_stride_sequence=runtime.stride(k_scale, 0),
+                k_scale_stride_page=runtime.stride(k_scale, 1), k_scale_stride_token=runtime.stride(k_scale, 2),
+                k_scale_stride_head=runtime.stride(k_scale, 3), v_scale_stride_sequence=runtime.stride(v_scale, 0),
+                v_scale_stride_page=runtime.stride(v_scale, 1), v_scale_stride_token=runtime.stride(v_scale, 2),
+                v_scale_stride_head=runtime.stride(v_scale, 3),
+                pages_stride_sequence=0 if page_table is None else page_table.stride(0), k_places=k.shape[1],
+                tokens=q.shape[0], longest=longest, Hq=q.shape[1], splits=splits, split_size=split_size,
+                GROUP=q.shape[-2] // k.shape[-2], PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1],
+                DV=v.shape[-1], PAIRS=cos.shape[1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
+                BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q), TURNED=block_m <= FEW,
+                SUMS=min(8 * alone[0], block_n // 2) if block_m <= FEW else 8,
+                IN_TWOS=block_m <= FEW and in_twos(q, v), KV_HEADS=heads, BY_HEAD=scaled_by_head(k_scale),
+                FAR=max(k.stride(1), v.stride(1)) >= 2**24, OVERLAP=runtime.overlaps(q.device), num_warps=warps,
+                num_stages=stages,
+            ),
+        )  # fmt: skip
+
+    runtime.launch_with_room(launch_split, stages)
     runtime.launch(
         cache, kernels.join_splits, (), join_values,
         grid=lambda: (longest * (runtime.padded_width(v) // columns), q.shape[1] // together, sequences),
@@ -218,24 +223,29 @@ def attend(
     )  # fmt: skip
     if key_sums is not None:
         block_m, block_n, ((warps, stages), _), _ = split_of(q, k, v, 1, call.split_size)
-        runtime.launch(
-            cache, kernels.sum_weights, (block_m, block_n), sums_values,
-            grid=lambda: (k.shape[2] * runtime.cdiv(rows // longest, block_m) * runtime.cdiv(max_seqlen_k, block_n),
-            sequences),
-            from_shapes=lambda: dict(
-                cos_stride_row=cos.stride(0), cos_stride_column=cos.stride(1), sin_stride_row=sin.stride(0),
-                sin_stride_column=sin.stride(1), position_end=cos.shape[0], q_stride_token=q.stride(0),
-                q_stride_head=q.stride(1), k_stride_page=k.stride(0), k_stride_token=k.stride(1),
-                k_stride_head=k.stride(2), k_scale_stride_sequence=runtime.stride(k_scale, 0),
-                k_scale_stride_page=runtime.stride(k_scale, 1), k_scale_stride_token=runtime.stride(k_scale, 2),
-                k_scale_stride_head=runtime.stride(k_scale, 3),
-                pages_stride_sequence=0 if page_table is None else page_table.stride(0), k_places=k.shape[1],
-                tokens=q.shape[0], longest=longest, Hq=q.shape[1], GROUP=q.shape[-2] // k.shape[-2],
-                PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1], PAIRS=cos.shape[1], BLOCK_M=block_m,
-                BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), PRECISION=runtime.precision(q), TURNED=block_m <= FEW,
-                lse_stride_sequence=lse_strides[0], lse_stride_head=lse_strides[1], num_warps=warps, num_stages=stages,
-            ),
-        )  # fmt: skip
+
+        def launch_sums(stages):
+            runtime.launch(
+                cache, kernels.sum_weights, (block_m, block_n), sums_values,
+                grid=lambda: (k.shape[2] * runtime.cdiv(rows // longest, block_m) * runtime.cdiv(max_seqlen_k,
+                block_n), sequences),
+                from_shapes=lambda: dict(
+                    cos_stride_row=cos.stride(0), cos_stride_column=cos.stride(1), sin_stride_row=sin.stride(0),
+                    sin_stride_column=sin.stride(1), position_end=cos.shape[0], q_stride_token=q.stride(0),
+                    q_stride_head=q.stride(1), k_stride_page=k.stride(0), k_stride_token=k.stride(1),
+                    k_stride_head=k.stride(2), k_scale_stride_sequence=runtime.stride(k_scale, 0),
+                    k_scale_stride_page=runtime.stride(k_scale, 1), k_scale_stride_token=runtime.stride(k_scale, 2),
+                    k_scale_stride_head=runtime.stride(k_scale, 3),
+                    pages_stride_sequence=0 if page_table is None else page_table.stride(0), k_places=k.shape[1],
+                    tokens=q.shape[0], longest=longest, Hq=q.shape[1], GROUP=q.shape[-2] // k.shape[-2],
+                    PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1], PAIRS=cos.shape[1], BLOCK_M=block_m,
+                    BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), PRECISION=runtime.precision(q),
+                    TURNED=block_m <= FEW, lse_stride_sequence=lse_strides[0], lse_stride_head=lse_strides[1],
+                    num_warps=warps, num_stages=stages,
+                ),
+            )  # fmt: skip
+
+        runtime.launch_with_room(launch_sums, stages)
     call.launches[kind] = cache
 
 

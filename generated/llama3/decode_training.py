@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d9f1669f9999f85a
-#   text hash     6d7191f59a210f9c
+#   content hash  742a4973f52e49ac
+#   text hash     c39861a859c6bc52
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d9f1669f9999f85a
-#   text hash     8ced19aaeb2646c5
+#   content hash  742a4973f52e49ac
+#   text hash     1329da2fd00c06e8
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

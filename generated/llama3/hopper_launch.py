@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d9f1669f9999f85a
-#   text hash     0c789ccee97f7353
+#   content hash  742a4973f52e49ac
+#   text hash     a61b4fb944ab3db5
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

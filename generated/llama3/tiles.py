@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d9f1669f9999f85a
-#   text hash     584deff624403528
+#   content hash  742a4973f52e49ac
+#   text hash     f69bdcfe4f9e5940
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ea3a96403a0046eb
-#   text hash     7f396bb75c49c91e
+#   content hash  71f998fda1e65367
+#   text hash     3d3830e071c71ad5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ea3a96403a0046eb
-#   text hash     3148bafa2226cf8d
+#   content hash  71f998fda1e65367
+#   text hash     e9940525eb4175a3
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ea3a96403a0046eb
-#   text hash     aa468429b8325047
+#   content hash  71f998fda1e65367
+#   text hash     c2ab357409b75abd
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

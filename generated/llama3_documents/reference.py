@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ea3a96403a0046eb
-#   text hash     340c5d11b847ea4a
+#   content hash  71f998fda1e65367
+#   text hash     fdfbadc5dafe5ea3
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ea3a96403a0046eb
-#   text hash     b76024b4d1776e94
+#   content hash  71f998fda1e65367
+#   text hash     3f317b8ff47753df
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

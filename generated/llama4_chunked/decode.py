@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d4a9e4e58c7f5ef2
-#   text hash     b196f02dbc448f00
+#   content hash  d715ad6d46750d1e
+#   text hash     fbee7a394998446d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d4a9e4e58c7f5ef2
-#   text hash     c3ed128fff2d0c7d
+#   content hash  d715ad6d46750d1e
+#   text hash     14bdda60a7f2e4e1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

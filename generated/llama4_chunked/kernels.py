@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d4a9e4e58c7f5ef2
-#   text hash     a31124ef94efd6d9
+#   content hash  d715ad6d46750d1e
+#   text hash     3a77266ae7d3add8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

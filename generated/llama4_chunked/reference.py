@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d4a9e4e58c7f5ef2
-#   text hash     deaabe5eb405adee
+#   content hash  d715ad6d46750d1e
+#   text hash     f7348b344bcb4fa7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d4a9e4e58c7f5ef2
-#   text hash     84572e492bce6eba
+#   content hash  d715ad6d46750d1e
+#   text hash     e215c02467542133
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f205407a28283d33
-#   text hash     44b02f0cf37718d7
+#   content hash  a7fe5a87880a0ffb
+#   text hash     ffb1b527fac12a44
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

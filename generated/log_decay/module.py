@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f205407a28283d33
-#   text hash     b82f37e5539a5ac8
+#   content hash  a7fe5a87880a0ffb
+#   text hash     18f43dfbbd950b03
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f205407a28283d33
-#   text hash     f04dcf2cadd44551
+#   content hash  a7fe5a87880a0ffb
+#   text hash     bf135cf2ae4b7adf
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f205407a28283d33
-#   text hash     047d7319c988f2a4
+#   content hash  a7fe5a87880a0ffb
+#   text hash     d6c48a1a5b23c691
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

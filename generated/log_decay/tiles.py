@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f205407a28283d33
-#   text hash     7541f5a6dd75e824
+#   content hash  a7fe5a87880a0ffb
+#   text hash     ffddb78f47b15f17
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  05718a7035f8cff2
-#   text hash     47e78ee9d7ad5c3d
+#   content hash  1e9ce80785d756af
+#   text hash     e75ebb1d7db16bd0
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  05718a7035f8cff2
-#   text hash     0b726f1ab5256713
+#   content hash  1e9ce80785d756af
+#   text hash     052f1afff4e164f7
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

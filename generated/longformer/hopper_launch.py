@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  05718a7035f8cff2
-#   text hash     5edd0cae0578d0a5
+#   content hash  1e9ce80785d756af
+#   text hash     5018118de246cc67
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

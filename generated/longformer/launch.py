@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  05718a7035f8cff2
-#   text hash     6f0e4cd3ba7b4ebc
+#   content hash  1e9ce80785d756af
+#   text hash     670f11940087ebc3
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

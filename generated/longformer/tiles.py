@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  05718a7035f8cff2
-#   text hash     47e6650312f712d5
+#   content hash  1e9ce80785d756af
+#   text hash     65cd14d598854e40
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  11333e31fd2d77fd
-#   text hash     53aaebe5761da4db
+#   content hash  41018497f75b7f46
+#   text hash     aafaede2032f8244
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

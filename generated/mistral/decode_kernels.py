@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  11333e31fd2d77fd
-#   text hash     8112e4ddb687fc7e
+#   content hash  41018497f75b7f46
+#   text hash     2f26c1c206606c6a
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  11333e31fd2d77fd
-#   text hash     2ff7a5ee65846108
+#   content hash  41018497f75b7f46
+#   text hash     b8f112dce61814b4
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -170,29 +170,34 @@ def attend(
     chunks, columns, together = tile_of_join(splits, q, v)
     heads, block_m = side_by_side(q, k, v, k_scale, rows, block_m, block_n, programs)
     cache = runtime.LaunchCache.of("decode", q, *call.shapes, call.longest, splits, split_size, lse is None)
-    runtime.launch(
-        cache, kernels.attend_split, (block_m, block_n), split_values,
-        grid=lambda: (splits * runtime.cdiv(rows * heads, block_m) * (k.shape[2] // heads), sequences),
-        from_shapes=lambda: dict(
-            cos_stride_row=cos.stride(0), cos_stride_column=cos.stride(1), sin_stride_row=sin.stride(0),
-            sin_stride_column=sin.stride(1), position_end=cos.shape[0], q_stride_token=q.stride(0),
-            q_stride_head=q.stride(1), k_stride_page=k.stride(0), k_stride_token=k.stride(1),
-            k_stride_head=k.stride(2), v_stride_page=v.stride(0), v_stride_token=v.stride(1),
-            v_stride_head=v.stride(2), k_scale_stride_sequence=runtime.stride(k_scale, 0),
-            k_scale_stride_page=runtime.stride(k_scale, 1), k_scale_stride_token=runtime.stride(k_scale, 2),
-            k_scale_stride_head=runtime.stride(k_scale, 3), v_scale_stride_sequence=runtime.stride(v_scale, 0),
-            v_scale_stride_page=runtime.stride(v_scale, 1), v_scale_stride_token=runtime.stride(v_scale, 2),
-            v_scale_stride_head=runtime.stride(v_scale, 3),
-            pages_stride_sequence=0 if page_table is None else page_table.stride(0), k_places=k.shape[1],
-            tokens=q.shape[0], longest=longest, Hq=q.shape[1], splits=splits, split_size=split_size,
-            GROUP=q.shape[-2] // k.shape[-2], PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1],
-            DV=v.shape[-1], PAIRS=cos.shape[1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
-            BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q), TURNED=block_m <= FEW,
-            SUMS=min(8 * alone[0], block_n // 2) if block_m <= FEW else 8, IN_TWOS=block_m <= FEW and in_twos(q, v),
-            KV_HEADS=heads, BY_HEAD=scaled_by_head(k_scale), FAR=max(k.stride(1), v.stride(1)) >= 2**24,
-            OVERLAP=runtime.overlaps(q.device), num_warps=warps, num_stages=stages,
-        ),
-    )  # fmt: skip
+
+    def launch_split(stages):
+        runtime.launch(
+            cache, kernels.attend_split, (block_m, block_n), split_values,
+            grid=lambda: (splits * runtime.cdiv(rows * heads, block_m) * (k.shape[2] // heads), sequences),
+            from_shapes=lambda: dict(
+                cos_stride_row=cos.stride(0), cos_stride_column=cos.stride(1), sin_stride_row=sin.stride(0),
+                sin_stride_column=sin.stride(1), position_end=cos.shape[0], q_stride_token=q.stride(0),
+                q_stride_head=q.stride(1), k_stride_page=k.stride(0), k_stride_token=k.stride(1),
+                k_stride_head=k.stride(2), v_stride_page=v.stride(0), v_stride_token=v.stride(1),
+                v_stride_head=v.stride(2), k_scale_stride_sequence=runtime.stride(k_scale, 0),
+                k_scale_stride_page=runtime.stride(k_scale, 1), k_scale_stride_token=runtime.stride(k_scale, 2),
+                k_scale_stride_head=runtime.stride(k_scale, 3), v_scale_stride_sequence=runtime.stride(v_scale, 0),
+                v_scale_stride_page=runtime.stride(v_scale, 1), v_scale_stride_token=runtime.stride(v_scale, 2),
+                v_scale_stride_head=runtime.stride(v_scale, 3),
+                pages_stride_sequence=0 if page_table is None else page_table.stride(0), k_places=k.shape[1],
+                tokens=q.shape[0], longest=longest, Hq=q.shape[1], splits=splits, split_size=split_size,
+                GROUP=q.shape[-2] // k.shape[-2], PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1],
+                DV=v.shape[-1], PAIRS=cos.shape[1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
+                BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q), TURNED=block_m <= FEW,
+                SUMS=min(8 * alone[0], block_n // 2) if block_m <= FEW else 8,
+                IN_TWOS=block_m <= FEW and in_twos(q, v), KV_HEADS=heads, BY_HEAD=scaled_by_head(k_scale),
+                FAR=max(k.stride(1), v.stride(1)) >= 2**24, OVERLAP=runtime.overlaps(q.device), num_warps=warps,
+                num_stages=stages,
+            ),
+        )  # fmt: skip
+
+    runtime.launch_with_room(launch_split, stages)
     runtime.launch(
         cache, kernels.join_splits, (), join_values,
         grid=lambda: (longest * (runtime.padded_width(v) // columns), q.shape[1] // together, sequences),

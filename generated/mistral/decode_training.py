@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  11333e31fd2d77fd
-#   text hash     38fee8074270aa49
+#   content hash  41018497f75b7f46
+#   text hash     294ac431978a33bb
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

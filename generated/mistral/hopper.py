@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  11333e31fd2d77fd
-#   text hash     bc76283e9e264430
+#   content hash  41018497f75b7f46
+#   text hash     4fdb005651889f9d
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

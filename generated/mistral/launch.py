@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  11333e31fd2d77fd
-#   text hash     8fb5cb73096d23b0
+#   content hash  41018497f75b7f46
+#   text hash     4a5f96ddb8b0fafd
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

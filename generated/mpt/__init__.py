@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ef7c9b40f65bbf99
-#   text hash     727659564e75a15b
+#   content hash  1e8ce1372dc1b474
+#   text hash     8323d35f3e258a7b
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ef7c9b40f65bbf99
-#   text hash     61b7ef1e2c056713
+#   content hash  1e8ce1372dc1b474
+#   text hash     140d164d750504b8
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

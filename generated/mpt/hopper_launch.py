@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ef7c9b40f65bbf99
-#   text hash     12607c978631e84c
+#   content hash  1e8ce1372dc1b474
+#   text hash     3e27e1a0ecff1857
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ef7c9b40f65bbf99
-#   text hash     8320dd36921c01a9
+#   content hash  1e8ce1372dc1b474
+#   text hash     816bf54c2032f956
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

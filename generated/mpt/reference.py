@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ef7c9b40f65bbf99
-#   text hash     494b054ae2e99822
+#   content hash  1e8ce1372dc1b474
+#   text hash     ee6f471ae80b984f
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

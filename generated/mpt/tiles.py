@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ef7c9b40f65bbf99
-#   text hash     216863e9b6689692
+#   content hash  1e8ce1372dc1b474
+#   text hash     f26d25b3dc864b05
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

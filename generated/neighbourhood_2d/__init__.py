@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  275645a51ce7bf33
-#   text hash     2b3a417cf1e2fdc2
+#   content hash  00039039d659247e
+#   text hash     04ae5a7fc1b56b3c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

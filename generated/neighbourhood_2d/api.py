@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  275645a51ce7bf33
-#   text hash     4e09d1158e3e65fb
+#   content hash  00039039d659247e
+#   text hash     e39c8c0bc546d806
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

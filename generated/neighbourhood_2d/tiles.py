@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  275645a51ce7bf33
-#   text hash     1c629e35b2efba69
+#   content hash  00039039d659247e
+#   text hash     98d18cf63284512a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

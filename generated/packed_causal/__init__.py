@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0d4ffb2314be1915
-#   text hash     b451ae2f5f5ae89b
+#   content hash  9b8b366b019b2ab7
+#   text hash     cc6dbcc34d87a77b
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

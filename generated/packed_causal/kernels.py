@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0d4ffb2314be1915
-#   text hash     734c98c361a006f2
+#   content hash  9b8b366b019b2ab7
+#   text hash     98757d2e98676a90
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

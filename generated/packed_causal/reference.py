@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0d4ffb2314be1915
-#   text hash     7c5bd6c082b312d2
+#   content hash  9b8b366b019b2ab7
+#   text hash     00718eb18844c0a1
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

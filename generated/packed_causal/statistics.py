@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0d4ffb2314be1915
-#   text hash     8aaf138534e63ec1
+#   content hash  9b8b366b019b2ab7
+#   text hash     ed67b12446527a4f
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0d4ffb2314be1915
-#   text hash     99ef7c498122a737
+#   content hash  9b8b366b019b2ab7
+#   text hash     0f856faeae241df8
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  96ab8cd783c5834c
-#   text hash     3cdcb1a0deeaaa91
+#   content hash  3a817269d929b59d
+#   text hash     77ee92c2c32ae0c7
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  96ab8cd783c5834c
-#   text hash     c3a8294f6da54cc0
+#   content hash  3a817269d929b59d
+#   text hash     634832c902e10321
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

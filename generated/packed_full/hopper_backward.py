@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  96ab8cd783c5834c
-#   text hash     b229fd878e34414a
+#   content hash  3a817269d929b59d
+#   text hash     b9528d7a0781d779
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

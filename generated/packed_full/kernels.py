@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  96ab8cd783c5834c
-#   text hash     d1e699eddf8b2b4d
+#   content hash  3a817269d929b59d
+#   text hash     2eb2c98d3a780a00
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  96ab8cd783c5834c
-#   text hash     b535fe39bd1cd995
+#   content hash  3a817269d929b59d
+#   text hash     3e9845a14f3750de
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

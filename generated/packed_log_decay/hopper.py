@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  485c500d9e4133f5
-#   text hash     c6f38bbbbf3ab98c
+#   content hash  7060a8b7dc8c76e3
+#   text hash     a93b16cb0dc6bd1a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  485c500d9e4133f5
-#   text hash     1cb5ce9902342904
+#   content hash  7060a8b7dc8c76e3
+#   text hash     719d056513b5c89b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  485c500d9e4133f5
-#   text hash     169288c81b3e5d44
+#   content hash  7060a8b7dc8c76e3
+#   text hash     6cff2898686fe5b2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  485c500d9e4133f5
-#   text hash     53fc98b84add2efd
+#   content hash  7060a8b7dc8c76e3
+#   text hash     eb297047320487dc
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

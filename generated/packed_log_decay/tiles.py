@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  485c500d9e4133f5
-#   text hash     6f73a43391f4883b
+#   content hash  7060a8b7dc8c76e3
+#   text hash     cec0aff063caf8fe
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0490ee0fdee5b6e3
-#   text hash     c65139bee5c9c15c
+#   content hash  d27afaca9f0f041a
+#   text hash     24da98ec3f7abc5e
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

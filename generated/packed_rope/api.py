@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0490ee0fdee5b6e3
-#   text hash     e4f27c296a333ee1
+#   content hash  d27afaca9f0f041a
+#   text hash     d60dab478068dbdf
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0490ee0fdee5b6e3
-#   text hash     569ac1c6e6c93fa9
+#   content hash  d27afaca9f0f041a
+#   text hash     18b8848186121ece
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

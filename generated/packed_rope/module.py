@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0490ee0fdee5b6e3
-#   text hash     d9aa5bb473cae585
+#   content hash  d27afaca9f0f041a
+#   text hash     2897c763a962b806
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

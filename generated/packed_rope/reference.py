@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0490ee0fdee5b6e3
-#   text hash     3e904846380b57ae
+#   content hash  d27afaca9f0f041a
+#   text hash     54dfcd096f57cbfe
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

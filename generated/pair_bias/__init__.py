@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e98f27e596b8f6fe
-#   text hash     f73695fa0e4610e3
+#   content hash  36d49e1c9f8d6f9e
+#   text hash     72a421e0176beafc
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e98f27e596b8f6fe
-#   text hash     9168696e62a86049
+#   content hash  36d49e1c9f8d6f9e
+#   text hash     fbcb20cc25c9ddee
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

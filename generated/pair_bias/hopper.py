@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e98f27e596b8f6fe
-#   text hash     ed673f5de7499e57
+#   content hash  36d49e1c9f8d6f9e
+#   text hash     8eb8bdc8554bb356
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

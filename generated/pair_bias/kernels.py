@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e98f27e596b8f6fe
-#   text hash     9a7e5ba310a2d8f0
+#   content hash  36d49e1c9f8d6f9e
+#   text hash     79656058c8b5bb77
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

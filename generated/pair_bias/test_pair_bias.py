@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e98f27e596b8f6fe
-#   text hash     14b9a533c5d3dd5a
+#   content hash  36d49e1c9f8d6f9e
+#   text hash     75c9d0cca7998061
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ed7dbf3888ad9414
-#   text hash     7628d7fba3c01d5c
+#   content hash  3db74757640b0b0a
+#   text hash     6d2805a2e302fbd7
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

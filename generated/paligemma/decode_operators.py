@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ed7dbf3888ad9414
-#   text hash     08c2f20b9c04aaf5
+#   content hash  3db74757640b0b0a
+#   text hash     d9d9dc3d07aab84a
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ed7dbf3888ad9414
-#   text hash     5037a5217b0c84a4
+#   content hash  3db74757640b0b0a
+#   text hash     a6c474cc1ee40526
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

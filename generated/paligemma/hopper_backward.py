@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ed7dbf3888ad9414
-#   text hash     8d9ec1644a1cbc96
+#   content hash  3db74757640b0b0a
+#   text hash     030eba8fcc2cd88c
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ed7dbf3888ad9414
-#   text hash     c4b116bc47e101f6
+#   content hash  3db74757640b0b0a
+#   text hash     2770e9ef8dcbf492
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

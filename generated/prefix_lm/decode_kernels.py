@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  828e44ba33a7b4ba
-#   text hash     1b7fd766384fff31
+#   content hash  811d6fbc8b688633
+#   text hash     d9306dae5e3af0e4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

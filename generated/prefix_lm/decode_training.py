@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  828e44ba33a7b4ba
-#   text hash     631839e50189bb1b
+#   content hash  811d6fbc8b688633
+#   text hash     eb5b3671f6678f65
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

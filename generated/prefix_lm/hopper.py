@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  828e44ba33a7b4ba
-#   text hash     0f38e74bf80ddf35
+#   content hash  811d6fbc8b688633
+#   text hash     1d36a0bc7c44f863
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

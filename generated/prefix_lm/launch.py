@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  828e44ba33a7b4ba
-#   text hash     8e34f4d0b25751eb
+#   content hash  811d6fbc8b688633
+#   text hash     919baf5ace6f98e3
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  828e44ba33a7b4ba
-#   text hash     a4a40151a0850975
+#   content hash  811d6fbc8b688633
+#   text hash     06025d0654ad2d4a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

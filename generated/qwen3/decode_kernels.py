@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  112e9a5337539666
-#   text hash     0c30e95a7c703a60
+#   content hash  33ddd69c1005e154
+#   text hash     6efaf91e7f6b10f2
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  112e9a5337539666
-#   text hash     49cbf2b111ee711f
+#   content hash  33ddd69c1005e154
+#   text hash     e944d48d4a29f466
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

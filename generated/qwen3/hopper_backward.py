@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  112e9a5337539666
-#   text hash     b7dccf0046cd9562
+#   content hash  33ddd69c1005e154
+#   text hash     5d85405260ef3516
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  112e9a5337539666
-#   text hash     0d3900d8584d5fac
+#   content hash  33ddd69c1005e154
+#   text hash     ab0eaeaf43eea7ab
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  112e9a5337539666
-#   text hash     affb53299498314c
+#   content hash  33ddd69c1005e154
+#   text hash     371208e155976bae
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

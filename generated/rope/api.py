@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c5e04889f291bd8d
-#   text hash     44c740e49d6b334c
+#   content hash  443c80ac543faf7e
+#   text hash     853af4ff66a1e25f
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

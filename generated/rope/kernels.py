@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c5e04889f291bd8d
-#   text hash     d512bcbc5904d80c
+#   content hash  443c80ac543faf7e
+#   text hash     59a234bec0ab6b07
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

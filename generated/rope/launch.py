@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c5e04889f291bd8d
-#   text hash     4cf326ba8178e8de
+#   content hash  443c80ac543faf7e
+#   text hash     6c8adbfb07056e82
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

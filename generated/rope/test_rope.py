@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c5e04889f291bd8d
-#   text hash     54b5f5c14bed12a3
+#   content hash  443c80ac543faf7e
+#   text hash     f5e4c3c8f088980d
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

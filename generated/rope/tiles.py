@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c5e04889f291bd8d
-#   text hash     8535408285b603e3
+#   content hash  443c80ac543faf7e
+#   text hash     89ef7cad836b49c5
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

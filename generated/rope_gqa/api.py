@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ede643a9f45fd29e
-#   text hash     0b2e4ab905260906
+#   content hash  471ed3fec66916ee
+#   text hash     c89d3371ee9c7cbb
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ede643a9f45fd29e
-#   text hash     ef0a6e7c50eab7b1
+#   content hash  471ed3fec66916ee
+#   text hash     73ee374d4bdfb02d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ede643a9f45fd29e
-#   text hash     f18b6a0226963b3e
+#   content hash  471ed3fec66916ee
+#   text hash     0a1772835e960e33
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

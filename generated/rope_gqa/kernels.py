@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ede643a9f45fd29e
-#   text hash     51fbd06fc90bd299
+#   content hash  471ed3fec66916ee
+#   text hash     6207a556f5309c16
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ede643a9f45fd29e
-#   text hash     7685a7af508e9f91
+#   content hash  471ed3fec66916ee
+#   text hash     d8bfa5fd3ba78106
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  624dbd1141ed8f03
-#   text hash     8f6fe41c922fd402
+#   content hash  70b4e974b90ed8bf
+#   text hash     e9e9e2d1f39d486c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

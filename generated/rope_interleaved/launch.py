@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  624dbd1141ed8f03
-#   text hash     3cb5fd48a66accd7
+#   content hash  70b4e974b90ed8bf
+#   text hash     77ed61f96bd60447
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

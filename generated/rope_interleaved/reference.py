@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  624dbd1141ed8f03
-#   text hash     f0a1ad9b418b7797
+#   content hash  70b4e974b90ed8bf
+#   text hash     527e997d6da17eef
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  624dbd1141ed8f03
-#   text hash     fec3f7d588dfbfb2
+#   content hash  70b4e974b90ed8bf
+#   text hash     8d63bdc957d4b602
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  624dbd1141ed8f03
-#   text hash     9215ada371683cce
+#   content hash  70b4e974b90ed8bf
+#   text hash     86e2742d5afa93fa
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

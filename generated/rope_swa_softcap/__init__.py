@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  23c33cf483b341be
-#   text hash     9468d3aee33d872a
+#   content hash  3e356a90da79eb0b
+#   text hash     d5160035b79e29e2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  23c33cf483b341be
-#   text hash     a8d0fadb71943d9c
+#   content hash  3e356a90da79eb0b
+#   text hash     392417f9ee147d24
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

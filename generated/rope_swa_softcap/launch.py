@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  23c33cf483b341be
-#   text hash     b44f4369da541458
+#   content hash  3e356a90da79eb0b
+#   text hash     cc007d9a50819184
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b8deeb4158cee3b9
-#   text hash     4e9c5f046eeb37d8
+#   content hash  6c46f65b280e3513
+#   text hash     432c271236aa9ab7
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b8deeb4158cee3b9
-#   text hash     13b469feebc449ec
+#   content hash  6c46f65b280e3513
+#   text hash     b60a9fb65a8cf8c8
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

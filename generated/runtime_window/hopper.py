@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b8deeb4158cee3b9
-#   text hash     656d9163c8aebff8
+#   content hash  6c46f65b280e3513
+#   text hash     1f10a0abd7fb4a32
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b8deeb4158cee3b9
-#   text hash     8d70d92221092d3d
+#   content hash  6c46f65b280e3513
+#   text hash     2dad17fd7857b2f7
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b8deeb4158cee3b9
-#   text hash     62daa5c2192a2c78
+#   content hash  6c46f65b280e3513
+#   text hash     2a2ac98e2d98f760
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4cd08a057315d60d
-#   text hash     5c90b5744feedc16
+#   content hash  5ad78718c393dbb1
+#   text hash     07256e2fbec7b3f3
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

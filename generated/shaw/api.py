@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4cd08a057315d60d
-#   text hash     58cfcccbcef59838
+#   content hash  5ad78718c393dbb1
+#   text hash     135152d9a94309ef
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

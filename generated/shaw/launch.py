@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4cd08a057315d60d
-#   text hash     afa180176e3cbb97
+#   content hash  5ad78718c393dbb1
+#   text hash     a0780f84fd4de0c1
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4cd08a057315d60d
-#   text hash     f8c0eac500be1183
+#   content hash  5ad78718c393dbb1
+#   text hash     c565e61c6fc42d85
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

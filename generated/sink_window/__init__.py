@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7f98ce9e69762e72
-#   text hash     3649e30604243ef4
+#   content hash  fa754b037a72aec5
+#   text hash     51afc50854c173f5
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

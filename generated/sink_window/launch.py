@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7f98ce9e69762e72
-#   text hash     e2ebe468c8835538
+#   content hash  fa754b037a72aec5
+#   text hash     5e92f4de322b4ee5
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7f98ce9e69762e72
-#   text hash     a18237971afdf80c
+#   content hash  fa754b037a72aec5
+#   text hash     95b851dfef1ed243
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

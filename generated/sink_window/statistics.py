@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7f98ce9e69762e72
-#   text hash     3711ec7f6fbc16c0
+#   content hash  fa754b037a72aec5
+#   text hash     cf32bd9ec8d07113
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7f98ce9e69762e72
-#   text hash     dbf0d99df738833b
+#   content hash  fa754b037a72aec5
+#   text hash     74115e905a40be9d
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

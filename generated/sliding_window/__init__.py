@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e86b424205745996
-#   text hash     25c2c39e3aa7ec1f
+#   content hash  b801d98e2ed3d8cf
+#   text hash     6abcc13af899258e
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e86b424205745996
-#   text hash     551dc9f09e30b7d0
+#   content hash  b801d98e2ed3d8cf
+#   text hash     71c2dee7b451234f
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e86b424205745996
-#   text hash     9ad23d87a2045305
+#   content hash  b801d98e2ed3d8cf
+#   text hash     5f26768b65f3df05
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

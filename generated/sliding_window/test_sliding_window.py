@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e86b424205745996
-#   text hash     fb98062f9fdabc1d
+#   content hash  b801d98e2ed3d8cf
+#   text hash     c693c0e95a9fead7
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e86b424205745996
-#   text hash     b5d31b976ee1c523
+#   content hash  b801d98e2ed3d8cf
+#   text hash     b8dd4722f9aa3c4f
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

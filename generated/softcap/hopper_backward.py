@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8a4789442c7f1b4e
-#   text hash     2e5342fb546b161e
+#   content hash  dc04bd2379d6ec23
+#   text hash     12d13f6e2ee65dea
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

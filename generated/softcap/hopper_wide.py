@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8a4789442c7f1b4e
-#   text hash     38f0f3515d618b59
+#   content hash  dc04bd2379d6ec23
+#   text hash     d1edd2ac6280eb96
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

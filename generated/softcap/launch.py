@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8a4789442c7f1b4e
-#   text hash     5a132f04bfe26a5b
+#   content hash  dc04bd2379d6ec23
+#   text hash     1a646c814f0b30d5
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8a4789442c7f1b4e
-#   text hash     1090e7ba263a16f4
+#   content hash  dc04bd2379d6ec23
+#   text hash     62d36b23045d5873
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  df8694b15e2a995b
-#   text hash     27ecd66cdfcacabf
+#   content hash  f61edf9773801c7c
+#   text hash     10b900ea553c7b16
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  df8694b15e2a995b
-#   text hash     1c827cae7a1bcc06
+#   content hash  f61edf9773801c7c
+#   text hash     4d960518831b18f2
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  df8694b15e2a995b
-#   text hash     aa261344b2e2fa73
+#   content hash  f61edf9773801c7c
+#   text hash     54201d597960977b
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  df8694b15e2a995b
-#   text hash     66acbb1e1d5bef3c
+#   content hash  f61edf9773801c7c
+#   text hash     9e61331a5794b32e
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

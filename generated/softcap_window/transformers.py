@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  df8694b15e2a995b
-#   text hash     f8fa968628ecb721
+#   content hash  f61edf9773801c7c
+#   text hash     5622665fcebbcb2b
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

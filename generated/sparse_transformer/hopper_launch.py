@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3e5836b48fe4bdc4
-#   text hash     038345e3ad66a405
+#   content hash  86a86cc0eba2b6a2
+#   text hash     332f905eb78fa3f2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3e5836b48fe4bdc4
-#   text hash     a1618a3a1c116b16
+#   content hash  86a86cc0eba2b6a2
+#   text hash     620f54fac16dd258
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

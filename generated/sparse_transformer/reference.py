@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3e5836b48fe4bdc4
-#   text hash     34f42afedb0b7292
+#   content hash  86a86cc0eba2b6a2
+#   text hash     129c493663abe5e7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

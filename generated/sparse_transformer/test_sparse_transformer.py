@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3e5836b48fe4bdc4
-#   text hash     6022499e535f83a3
+#   content hash  86a86cc0eba2b6a2
+#   text hash     a9c9b12cd5226a0d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3e5836b48fe4bdc4
-#   text hash     f12e385050b506d4
+#   content hash  86a86cc0eba2b6a2
+#   text hash     5dd96b0cf0529ab2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  06a8bc420f5131e3
-#   text hash     36a87ac6ac1838de
+#   content hash  41f090daa07c174d
+#   text hash     2689761218d4fe96
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

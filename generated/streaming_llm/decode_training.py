@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  06a8bc420f5131e3
-#   text hash     2d211dd1dff71b34
+#   content hash  41f090daa07c174d
+#   text hash     36b92d7a88c6da89
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

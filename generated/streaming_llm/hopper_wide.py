@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  06a8bc420f5131e3
-#   text hash     898bb0227154d7fb
+#   content hash  41f090daa07c174d
+#   text hash     3901d0953533e8ea
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

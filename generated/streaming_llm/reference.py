@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  06a8bc420f5131e3
-#   text hash     35ba215d71c11a69
+#   content hash  41f090daa07c174d
+#   text hash     ef51d39cbcd74217
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

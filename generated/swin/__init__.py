@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  21becc93c3762dc9
-#   text hash     d08537c7605712fe
+#   content hash  0ee5d373d0fe6927
+#   text hash     aaaf753172669f9e
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  21becc93c3762dc9
-#   text hash     db317e99e47153ed
+#   content hash  0ee5d373d0fe6927
+#   text hash     3105f25b119cabf0
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

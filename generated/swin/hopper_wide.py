@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  21becc93c3762dc9
-#   text hash     960fd830cad3531c
+#   content hash  0ee5d373d0fe6927
+#   text hash     71650c444df5f2e4
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  21becc93c3762dc9
-#   text hash     024e1cc328a1c6fe
+#   content hash  0ee5d373d0fe6927
+#   text hash     7efb58ddbecef9d7
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  21becc93c3762dc9
-#   text hash     ad27d23586d27e21
+#   content hash  0ee5d373d0fe6927
+#   text hash     52d57ffbc3e3ca21
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

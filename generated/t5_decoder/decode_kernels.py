@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  35b36cb6457cbc80
-#   text hash     ccef6c7254eedf77
+#   content hash  a1f54926f6f5706f
+#   text hash     cdf25432230af164
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  35b36cb6457cbc80
-#   text hash     3c7258d94f0a4965
+#   content hash  a1f54926f6f5706f
+#   text hash     012311aba695066c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

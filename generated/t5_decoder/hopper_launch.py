@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  35b36cb6457cbc80
-#   text hash     23ae74dee7f4583e
+#   content hash  a1f54926f6f5706f
+#   text hash     27923c578c67bb7a
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

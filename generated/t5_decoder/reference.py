@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  35b36cb6457cbc80
-#   text hash     d0485a2febc73f19
+#   content hash  a1f54926f6f5706f
+#   text hash     aa0a42e6c5bbbc72
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

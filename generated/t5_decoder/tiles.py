@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  35b36cb6457cbc80
-#   text hash     d44b74b7d601e326
+#   content hash  a1f54926f6f5706f
+#   text hash     36f7c98607f94d2d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  300c93b7e18cbf55
-#   text hash     70f978c03be06bb3
+#   content hash  e232e15670101766
+#   text hash     bb2d88fedac7c443
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  300c93b7e18cbf55
-#   text hash     59e95d23866858bb
+#   content hash  e232e15670101766
+#   text hash     d0f33ebb69775e1b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

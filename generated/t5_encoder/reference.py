@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  300c93b7e18cbf55
-#   text hash     a5fccb31f2f94f10
+#   content hash  e232e15670101766
+#   text hash     fe659ea7b38e26a4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

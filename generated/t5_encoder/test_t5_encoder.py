@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  300c93b7e18cbf55
-#   text hash     c20686e660920f5a
+#   content hash  e232e15670101766
+#   text hash     cb12de5e13ac8fd0
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

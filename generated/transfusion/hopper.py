@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  33374781fc1230a3
-#   text hash     1db89c0845473ae1
+#   content hash  2a5294b43b8062a6
+#   text hash     0b575320ab01c3f8
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  33374781fc1230a3
-#   text hash     82edc409304369f4
+#   content hash  2a5294b43b8062a6
+#   text hash     549617b135b94d4a
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

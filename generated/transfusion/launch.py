@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  33374781fc1230a3
-#   text hash     a01a9bac715cade4
+#   content hash  2a5294b43b8062a6
+#   text hash     6b10a0a98471eccd
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

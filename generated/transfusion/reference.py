@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  33374781fc1230a3
-#   text hash     0e19a856cf55606e
+#   content hash  2a5294b43b8062a6
+#   text hash     11bd5171ec86c5ca
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

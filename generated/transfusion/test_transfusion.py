@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  33374781fc1230a3
-#   text hash     0c89372243c684d4
+#   content hash  2a5294b43b8062a6
+#   text hash     268089ad5528e3b1
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d882c605e3e6f61d
-#   text hash     cca74b5b59ab5a06
+#   content hash  e19c8fef5142ad1d
+#   text hash     626a3ea7e61e6f7d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d882c605e3e6f61d
-#   text hash     baf6ecbd24b0c5de
+#   content hash  e19c8fef5142ad1d
+#   text hash     94a464ed9395f4de
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d882c605e3e6f61d
-#   text hash     129efa8e7c1416b9
+#   content hash  e19c8fef5142ad1d
+#   text hash     beb8bfab35162600
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d882c605e3e6f61d
-#   text hash     8b6c3e7265fd67df
+#   content hash  e19c8fef5142ad1d
+#   text hash     ba4b94db83dcaac0
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d882c605e3e6f61d
-#   text hash     6055f1754dbe75fa
+#   content hash  e19c8fef5142ad1d
+#   text hash     e5c2fa789e7a069c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import shutil
@@ -386,6 +387,20 @@ def test_float32_is_multiplied_as_pytorch_does(ask: str, found: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(GENERATED)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert done.stdout.split() == [found, "ieee"]
+
+
+@pytest.mark.parametrize(("most", "wanted"), [(4, [4]), (2, [4, 3, 2]), (0, [4, 3, 2, 1])])
+def test_fewer_stages_take_the_place_of_those_without_room(most: int, wanted: list[int], runtime: ModuleType) -> None:
+    tried = []
+
+    def launch(stages: int) -> None:
+        tried.append(stages)
+        if stages > most:
+            raise runtime.OutOfResources(106496, 101376, "shared memory")
+
+    with contextlib.nullcontext() if most else pytest.raises(runtime.OutOfResources):
+        runtime.launch_with_room(launch, 4)
+    assert tried == wanted
 
 
 def test_a_gpu_without_memory_says_nothing_of_kernels(runtime: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

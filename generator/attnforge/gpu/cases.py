@@ -62,7 +62,10 @@ class Cases(NamedTuple):
             latent = self.planned.spec.latent
             found += [[case] for case in self.decoding_on_hopper()] if arch.removesuffix("a") == "sm_90" else []
             tile = splits.tile(latent, self.head_dim, self.dtype, arch, 128 if latent else 4)
-            found += [[self.decoding(kernel, tile)] for kernel in decode.kernels]
+            for kernel in decode.kernels:
+                # fewer stages take less room
+                stages = range(tile.num_stages if kernel.step else 1, 0, -1)
+                found.append([self.decoding(kernel, tile._replace(num_stages=x)) for x in stages])
         return found
 
     @property

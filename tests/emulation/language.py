@@ -11,6 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
+from torch.utils import deterministic
 
 from .machine import Barrier, Barriers, Descriptor, Machine, Product, Shared, shared
 from .values import TYPES, DType, Pointer, Value, hold, plain, tensor
@@ -203,9 +204,13 @@ class Kernel:
         wrapped = [x if name in self.constants else _given(x) for name, x in zip(self.arg_names, given, strict=True)]
         programs = list(itertools.product(*map(range, grid)))
         self.emulation.chance.shuffle(programs)
-        for program in programs:
-            self.emulation.machine = Machine(self.emulation.chance, program, grid)
-            self.fn(*wrapped)
+        deterministic.fill_uninitialized_memory = False  # or each result would be filled before it is made
+        try:
+            for program in programs:
+                self.emulation.machine = Machine(self.emulation.chance, program, grid)
+                self.fn(*wrapped)
+        finally:
+            deterministic.fill_uninitialized_memory = True
         self.emulation.machine = None
 
 

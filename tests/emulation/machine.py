@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 
 from .values import DType, Misuse, Value, hold, type_of
@@ -108,7 +111,7 @@ class Shared:
     def seen_as(self, dtype: DType, shape: Sequence[int], layout: Any) -> Shared:
         """The same memory, or the first part of it, as that of other tiles; wide ones lie there as strips."""
         flat = self.memory.reshape(-1).view(dtype.torch)
-        count = int(torch.tensor(shape).prod())
+        count = math.prod(shape)
         *before, rows, columns = shape
         if columns <= 64:
             return Shared(flat[:count].view(list(shape)))
@@ -147,9 +150,7 @@ def shared(dtype: DType, shape: Sequence[int]) -> Shared:
     return Shared(torch.full(list(shape), fill, dtype=dtype.torch))
 
 
-def cut_off(x: torch.Tensor) -> torch.Tensor:
-    """A tensor of float64 in float32, rounded towards 0: without the 29 bits of mantissas that float32 lacks."""
-    return (x.view(torch.int64) & -(1 << 29)).view(torch.float64).float()
+LACKING = (1 << 29) - 1  # the bits of a mantissa in float64 that float32 has not: a sum is rounded towards 0
 
 
 class Product:
@@ -168,20 +169,38 @@ class Product:
 
     def make(self) -> None:
         below = self.below.made if isinstance(self.below, Product) else self.below
-        total = below.x if self.use_acc else torch.zeros(self.shape)
-        # 16 columns at a time, and what a sum in float32 has no bits for is cut off
-        left = self.left.x.float().unflatten(1, (-1, 16)).transpose(0, 1)
-        for product in left @ self.right.x.float().unflatten(0, (-1, 16)):
-            total = cut_off(total.double() + product)
-        self.made = Value(total)
+        total = below.x.double() if self.use_acc else torch.zeros(self.shape, dtype=torch.float64)
+        # 16 columns at a time, in numpy, which is there sooner
+        (rows, columns), parts = self.shape, self.left.shape[1] // 16
+        left = self.left.x.float().view(rows, parts, 16).transpose(0, 1)
+        products = (left @ self.right.x.float().view(parts, 16, columns)).numpy()
+        added = total.numpy()
+        bits = added.view(np.int64)
+        with np.errstate(invalid="ignore"):  # of what nobody wrote
+            for product in products:
+                added += product
+                bits &= ~LACKING
+        self.made = Value(total.float())
+
+
+def always() -> bool:
+    """What a group waits for that lets others go first."""
+    return True
+
+
+def shut() -> threading.Lock:
+    """A lock that one thread waits for until another one releases it."""
+    made = threading.Lock()
+    made.acquire()
+    return made
 
 
 class Group:
     """A group of warps that does one of a program's tasks."""
 
     def __init__(self, machine: Machine, task: Callable[..., Any], given: Sequence[Any]) -> None:
-        self.ready: Callable[[], bool] = lambda: True  # whether it may go on
-        self.turn = threading.Semaphore(0)
+        self.ready: Callable[[], bool] = always  # whether it may go on
+        self.turn = shut()
         self.over = False
         self.products: list[Product] = []
         self.stores: list[Callable[[], None]] = []
@@ -208,7 +227,7 @@ class Machine:
         self.at_work: Group | None = None
         self.copies: list[Callable[[], None]] = []  # that engines have not made yet
         self.error: BaseException | None = None
-        self.ended = threading.Semaphore(0)
+        self.ended = shut()
 
     def specialize(self, tasks: Sequence[tuple[Callable[..., Any], Sequence[Any]]]) -> None:
         """Runs the tasks of groups of warps side by side."""
@@ -244,7 +263,7 @@ class Machine:
             else:
                 self.error = Stuck("every group of warps waits for another one")
 
-    def pause(self, ready: Callable[[], bool] = lambda: True) -> None:
+    def pause(self, ready: Callable[[], bool] = always) -> None:
         """Lets others go on, at least until something holds."""
         group = self.at_work
         if group is None:
@@ -317,15 +336,13 @@ class Descriptor:
     def __init__(self, base: Any, shape: Any, strides: Any, block_shape: Any, layout: Any = None) -> None:
         self.base, self.shape, self.strides, self.layout = base, list(shape), list(strides), layout
         self.block_shape = list(block_shape)
+        self.block_type = SimpleNamespace(
+            nbytes=math.prod(self.block_shape) * base.element_size(), shape=self.block_shape
+        )
 
     @property
     def dtype(self) -> DType:
         return type_of(self.base)
-
-    @property
-    def block_type(self) -> Any:
-        count = int(torch.tensor(self.block_shape).prod())
-        return type("Block", (), {"nbytes": count * self.base.element_size(), "shape": self.block_shape})
 
     def _whole(self) -> torch.Tensor:
         return self.base.detach().as_strided(self.shape, self.strides)  # type: ignore[no-any-return]
@@ -339,9 +356,12 @@ class Descriptor:
         return inside, there
 
     def tile(self, place: Sequence[Any]) -> torch.Tensor:
-        found = torch.zeros(self.block_shape, dtype=self.base.dtype)
         inside, there = self._cut(place)
-        found[tuple(there)] = self._whole()[tuple(inside)]
+        known = self._whole()[tuple(inside)]
+        if list(known.shape) == self.block_shape:
+            return known.clone()
+        found = torch.zeros(self.block_shape, dtype=self.base.dtype)
+        found[tuple(there)] = known
         return found
 
     def part(self, place: Sequence[Any]) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -60,13 +61,19 @@ def type_of(x: torch.Tensor) -> DType:
 
 def plain(x: Any) -> Any:
     """What torch calculates with."""
-    return x.x if isinstance(x, Value) else x
+    return x.x if type(x) is Value else x
 
 
 def tensor(x: Any) -> torch.Tensor:
     """A value, or a number as kernels take it."""
-    if isinstance(x, Value | torch.Tensor):
-        return x.x if isinstance(x, Value) else x
+    if type(x) is Value:
+        return x.x
+    return x if isinstance(x, torch.Tensor) else _number(x)
+
+
+@functools.lru_cache(4096, typed=True)
+def _number(x: Any) -> torch.Tensor:
+    """A number, of which there is one tensor: nothing writes to a value."""
     if isinstance(x, bool):
         return torch.tensor(x)
     return torch.tensor(x, dtype=torch.int32 if isinstance(x, int) else torch.float32)
@@ -82,6 +89,8 @@ def _remainder(a: Any, b: Any) -> torch.Tensor:
 
 class Value:
     """A tile, a vector or a number."""
+
+    __slots__ = ("x",)
 
     def __init__(self, x: torch.Tensor) -> None:
         self.x = x
@@ -185,31 +194,42 @@ class Pointer:
     def as_type(self, dtype: DType) -> Pointer:
         return Pointer(self.memory.view(dtype.torch), self.place)
 
-    def _places(self, mask: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def _places(self, mask: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Places, the first one instead of those that the mask hides, and the mask if it hides any."""
         place = tensor(self.place).long()
-        if mask is None:
-            mask = torch.ones_like(place, dtype=torch.bool)
-        place, mask = torch.broadcast_tensors(place, tensor(mask))
-        outside = mask & ((place < 0) | (place >= self.memory.numel()))
-        hold(not outside.any(), f"{int(outside.sum())} places outside of a tensor of {self.memory.numel()}")
+        if mask is not None:
+            place, mask = torch.broadcast_tensors(place, tensor(mask))
+            mask = None if mask.all() else mask
+        if mask is not None:
+            place = torch.where(mask, place, 0)
+        low, high = map(int, place.aminmax())
+        hold(low >= 0 and high < self.memory.numel(), f"places {low} to {high} of a tensor of {self.memory.numel()}")
         return place, mask
+
+    def _taken(self, place: torch.Tensor) -> torch.Tensor:
+        found = self.memory[place]
+        return found if place.dim() else found.clone()  # of one place there is no copy yet
 
     def load(self, mask: Any, other: Any) -> Value:
         place, mask = self._places(mask)
-        found = self.memory[torch.where(mask, place, 0)]
+        found = self._taken(place)
         fill = tensor(0 if other is None else other).to(found.dtype)
-        return Value(torch.where(mask, found, fill))
+        return Value(found if mask is None else torch.where(mask, found, fill))
+
+    def _put(self, place: torch.Tensor, mask: torch.Tensor | None, x: Any, adds: bool) -> None:
+        x = tensor(x).to(self.memory.dtype).broadcast_to(place.shape)
+        if mask is not None:
+            place, x = place[mask], x[mask]
+        self.memory.index_put_((place,), x, accumulate=adds)
 
     def store(self, x: Any, mask: Any) -> None:
-        place, mask = self._places(mask)
-        self.memory[place[mask]] = tensor(x).to(self.memory.dtype).broadcast_to(place.shape)[mask]
+        self._put(*self._places(mask), x, adds=False)
 
     def add(self, x: Any, mask: Any = None) -> Value:
         """Adds values, several of them in one place if need be, and gives what was there."""
         place, mask = self._places(mask)
-        before = self.memory[torch.where(mask, place, 0)].clone()
-        more = tensor(x).to(self.memory.dtype).broadcast_to(place.shape)[mask]
-        self.memory.index_put_((place[mask],), more, accumulate=True)
+        before = self._taken(place)
+        self._put(place, mask, x, adds=True)
         return Value(before)
 
 

@@ -54,9 +54,11 @@ def apart(found: torch.Tensor, wanted: torch.Tensor) -> float:
     """How far a result is from what it should be, as a part of that."""
     found, wanted = found.detach().float(), wanted.detach().float()
     there = wanted.isfinite()
-    if not torch.equal(found[~there], wanted[~there]):
-        return float("inf")
-    distance = float((found - wanted)[there].norm() / (wanted[there].norm() + 1e-9))
+    if not there.all():
+        if not torch.equal(found[~there], wanted[~there]):
+            return float("inf")
+        found, wanted = found[there], wanted[there]
+    distance = float((found - wanted).norm() / (wanted.norm() + 1e-9))
     return float("inf") if math.isnan(distance) else distance
 
 

@@ -5,6 +5,7 @@ To start one takes seconds, and a process in which kernels are interpreted can c
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -14,6 +15,11 @@ import traceback
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+# before code that reads what the assembler gets, and not what it makes of it, which takes time
+UNASSEMBLED = """
+from triton.backends.nvidia.compiler import CUDABackend
+CUDABackend.make_cubin = lambda *_: b""
+"""
 
 
 class Compiler:
@@ -49,11 +55,15 @@ def _started() -> subprocess.Popen[str]:
 def serve() -> None:
     """The other end: forks for each line."""
     import torch  # noqa: F401
-    import triton  # noqa: F401
-    import unformatted  # noqa: F401
+    import triton.experimental.gluon.language.nvidia.hopper  # noqa: F401
+    import unformatted
 
     import attnforge.gpu.compile  # noqa: F401
+    from attnforge.source import resources
 
+    for name in ("causal", "deepseek_mla_absorbed", "flash1"):  # or each process would compile their templates again
+        unformatted.package(resources.variants()[name])
+    gc.freeze()
     for line in sys.stdin:
         with tempfile.TemporaryFile("w+") as printed, tempfile.TemporaryFile("w+") as errors:
             child = os.fork()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,12 +19,6 @@ settings.load_profile("busy")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Called by pytest: what concerns the whole takes longest, and begins first, so that no worker waits for it."""
     items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
-
-
-def pytest_collection_finish() -> None:
-    """Called by pytest: thousands of tests are no garbage, and what they make is looked through less often."""
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
 
 
 @pytest.fixture(autouse=True)

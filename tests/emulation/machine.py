@@ -169,18 +169,19 @@ class Product:
 
     def make(self) -> None:
         below = self.below.made if isinstance(self.below, Product) else self.below
-        total = below.x.double() if self.use_acc else torch.zeros(self.shape, dtype=torch.float64)
-        # 16 columns at a time, in numpy, which is there sooner
         (rows, columns), parts = self.shape, self.left.shape[1] // 16
         left = self.left.x.float().view(rows, parts, 16).transpose(0, 1)
-        products = (left @ self.right.x.float().view(parts, 16, columns)).numpy()
-        added = total.numpy()
-        bits = added.view(np.int64)
+        # 16 columns at a time, in numpy, which is there sooner
+        first, *others = (left @ self.right.x.float().view(parts, 16, columns)).double().numpy()
+        total = first
+        if self.use_acc:
+            total, others = below.x.double().numpy(), [first, *others]
+        bits = total.view(np.int64)
         with np.errstate(invalid="ignore"):  # of what nobody wrote
-            for product in products:
-                added += product
+            for product in others:
+                total += product
                 bits &= ~LACKING
-        self.made = Value(total.float())
+        self.made = Value(torch.from_numpy(total).float())
 
 
 def always() -> bool:

@@ -330,9 +330,11 @@ def test_results_do_not_depend_on_what_comes_first(
     name: str, size: int, multiprocessors: int, lengths: tuple[int, int]
 ) -> None:
     """Programs that go through many tiles, or one each; engines that are soon done, or late."""
+    # as many tiles as one program can do with come of one entry with four heads, but of several packed sequences
+    entries = 1 if lengths == (450, 450) and not planned(name).spec.packed else 2
     for seed in range(2):
         package = Package(GENERATED / name, seed, multiprocessors)
-        assert max(distances(package, planned(name), Sizes(2, *lengths, 4, 2, size, size, "fp16"))) < CLOSE
+        assert max(distances(package, planned(name), Sizes(entries, *lengths, 4, 2, size, size, "fp16"))) < CLOSE
 
 
 def rendered(given: RandomSpec, folder: Path) -> Plan:

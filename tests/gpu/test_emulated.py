@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,22 @@ CLOSE = 1.5e-3  # of results in float16: a part of what they are
 def planned(name: str) -> Plan:
     path = resources.variants()[name]
     return plan.build(language.load(path, terms=resources.terms_for(path)))
+
+
+def kernels(name: str) -> str:
+    """The kernels of a package without what is said of them: heads of files and comments."""
+    found = sorted([GENERATED / name / "kernels.py", *(GENERATED / name).glob("hopper*.py")])
+    return "".join(re.sub("#.*", "", path.read_text().split('"""', 2)[2]) for path in found)
+
+
+def sized(names: list[str]) -> list[Any]:
+    """Variants by sizes of heads: one that has another one's kernels has the first size alone."""
+    found, known = [], set()
+    for name in sorted(names, key=lambda name: name not in QUICK):
+        marks, text = [] if name in QUICK else [pytest.mark.slow], kernels(name)
+        found += [pytest.param(name, size, marks=marks) for size in ((64,) if text in known else (64, 128, 256))]
+        known.add(text)
+    return found
 
 
 def apart(found: torch.Tensor, wanted: torch.Tensor) -> float:
@@ -103,10 +120,7 @@ def differentiates(of: Plan, size: int) -> bool:
     return size <= 128 or of.hopper.wide is not None
 
 
-@pytest.mark.parametrize("size", [64, 128, 256])
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS]
-)
+@pytest.mark.parametrize(("name", "size"), sized(VARIANTS))
 def test_results_are_those_of_the_reference(name: str, size: int) -> None:
     of, package = planned(name), Package(GENERATED / name)
     assert max(distances(package, of, Sizes(2, 300, 300, 4, 2, size, size, "fp16"))) < CLOSE
@@ -135,10 +149,7 @@ def outgrown(name: str, size: int, folder: Path, seed: int = 0) -> float:
     return deviation(out, lse, truth, known) if kept else float("inf")
 
 
-@pytest.mark.parametrize("size", [64, 128, 256])
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in STEADY]
-)
+@pytest.mark.parametrize(("name", "size"), sized(STEADY))
 def test_rows_that_outgrow_their_first_keys_are_right(name: str, size: int) -> None:
     """Their tiles are done twice, and all other rows keep their bits."""
     assert outgrown(name, size, GENERATED / name) < CLOSE

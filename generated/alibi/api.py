@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  717d1f653f6ede51
-#   text hash     54c76eba67d97cc4
+#   content hash  a96cc959d1a30ff0
+#   text hash     695ae8639897bf78
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  717d1f653f6ede51
-#   text hash     0e41f942106716c4
+#   content hash  a96cc959d1a30ff0
+#   text hash     ed45433e1b66e78e
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

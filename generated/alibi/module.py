@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  717d1f653f6ede51
-#   text hash     8f86e3e9896a5f60
+#   content hash  a96cc959d1a30ff0
+#   text hash     d2be87e2b5646c6f
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

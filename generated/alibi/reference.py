@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  717d1f653f6ede51
-#   text hash     a78e160a388a0ec4
+#   content hash  a96cc959d1a30ff0
+#   text hash     5c881adbff1752af
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

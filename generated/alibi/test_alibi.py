@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  717d1f653f6ede51
-#   text hash     a0857d5f7b68b863
+#   content hash  a96cc959d1a30ff0
+#   text hash     34892f1e90b3b337
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

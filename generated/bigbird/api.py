@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  639e4df9dcb71434
-#   text hash     ce173bf53149767d
+#   content hash  672417466cbbd8d8
+#   text hash     5d3b4b15d08c797b
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  639e4df9dcb71434
-#   text hash     2020fdfce73f2b82
+#   content hash  672417466cbbd8d8
+#   text hash     9af1915f76091dc2
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

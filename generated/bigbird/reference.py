@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  639e4df9dcb71434
-#   text hash     c6240092fc51e9e3
+#   content hash  672417466cbbd8d8
+#   text hash     daac566bebf2f659
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

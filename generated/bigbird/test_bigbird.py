@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  639e4df9dcb71434
-#   text hash     cef7ee417066fa03
+#   content hash  672417466cbbd8d8
+#   text hash     10d4f5def23dcbe7
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  639e4df9dcb71434
-#   text hash     e05b2a3a8dc5a27e
+#   content hash  672417466cbbd8d8
+#   text hash     d2bd2ec46f3150e1
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  781de3b654217620
-#   text hash     8f7456943249b371
+#   content hash  5a142cbcb3785731
+#   text hash     98fe149e0c54124a
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  781de3b654217620
-#   text hash     f0af974a635a80b9
+#   content hash  5a142cbcb3785731
+#   text hash     abe6a7f212fc21e8
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

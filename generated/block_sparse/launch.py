@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  781de3b654217620
-#   text hash     43aeaea4b9bff011
+#   content hash  5a142cbcb3785731
+#   text hash     a9251ce22345507e
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  781de3b654217620
-#   text hash     59801321b48f64c6
+#   content hash  5a142cbcb3785731
+#   text hash     e94abf2e550bd6a9
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  781de3b654217620
-#   text hash     1ce6d455d331d1e6
+#   content hash  5a142cbcb3785731
+#   text hash     a190b307b994b5c7
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0f2fe6b2ea6307e9
-#   text hash     7d63109001335a8d
+#   content hash  902302f37d9800a3
+#   text hash     8034fc1ca30618e0
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0f2fe6b2ea6307e9
-#   text hash     312d93a088b2e7b0
+#   content hash  902302f37d9800a3
+#   text hash     64555c9946029d58
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

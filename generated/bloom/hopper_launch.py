@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0f2fe6b2ea6307e9
-#   text hash     ca889128c596cebb
+#   content hash  902302f37d9800a3
+#   text hash     1520bed42ba869b5
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0f2fe6b2ea6307e9
-#   text hash     3dadec1ff5fad659
+#   content hash  902302f37d9800a3
+#   text hash     25f4893969e28e23
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0f2fe6b2ea6307e9
-#   text hash     355b3b6037cf585f
+#   content hash  902302f37d9800a3
+#   text hash     aa995d3316afbdba
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

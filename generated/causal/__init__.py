@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  71fdb8297d28d79f
-#   text hash     ab477ee2a86c5053
+#   content hash  53f718c69c9f579f
+#   text hash     2ecf70b40b548fd7
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

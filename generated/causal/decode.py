@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  71fdb8297d28d79f
-#   text hash     e9cd173d095781fc
+#   content hash  53f718c69c9f579f
+#   text hash     98495b355d7323b0
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  71fdb8297d28d79f
-#   text hash     73a86b5e73e7e8c1
+#   content hash  53f718c69c9f579f
+#   text hash     0beeb50651f7b93b
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

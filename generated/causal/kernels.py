@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  71fdb8297d28d79f
-#   text hash     ae36c6938bbd5e81
+#   content hash  53f718c69c9f579f
+#   text hash     36aeabe7547f9386
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

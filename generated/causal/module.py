@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  71fdb8297d28d79f
-#   text hash     03cf13b34c51a090
+#   content hash  53f718c69c9f579f
+#   text hash     edd0422f9d03649e
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  71fdb8297d28d79f
-#   text hash     f96b79cf1a4267e7
+#   content hash  53f718c69c9f579f
+#   text hash     7fb8737ea0f738bd
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  edfa6a040771324b
-#   text hash     23c3b88c406b3919
+#   content hash  8caa00d43fca1743
+#   text hash     1cedb580be1425b3
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

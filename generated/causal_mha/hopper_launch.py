@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  edfa6a040771324b
-#   text hash     2fe025a130959c06
+#   content hash  8caa00d43fca1743
+#   text hash     4ea47f492d4d7d19
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

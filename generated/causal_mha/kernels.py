@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  edfa6a040771324b
-#   text hash     a0a0f18b8a74a8a6
+#   content hash  8caa00d43fca1743
+#   text hash     ad376cb8056479d1
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  edfa6a040771324b
-#   text hash     5bb42ba5a5f625d8
+#   content hash  8caa00d43fca1743
+#   text hash     dcc58a2a7ae56600
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  edfa6a040771324b
-#   text hash     6b9c7c6dc6716756
+#   content hash  8caa00d43fca1743
+#   text hash     0cdcd6a946497c1b
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e3f61c91b784b8ed
-#   text hash     3c1f8fe28b004f8c
+#   content hash  6d01cc7b3d012567
+#   text hash     a6d97936fe2b1684
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

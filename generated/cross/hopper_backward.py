@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e3f61c91b784b8ed
-#   text hash     4ed5ce61dd36a6da
+#   content hash  6d01cc7b3d012567
+#   text hash     415df13bdbc4f044
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e3f61c91b784b8ed
-#   text hash     16e7ba3713efe2f0
+#   content hash  6d01cc7b3d012567
+#   text hash     1773c8c369f542e4
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e3f61c91b784b8ed
-#   text hash     6a5ac22208da68f9
+#   content hash  6d01cc7b3d012567
+#   text hash     34a26f9f3f511df2
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

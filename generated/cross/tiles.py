@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e3f61c91b784b8ed
-#   text hash     3bc2d3e9876cef57
+#   content hash  6d01cc7b3d012567
+#   text hash     f9e626bc0e10791a
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b465f380ea781cb1
-#   text hash     36c72b08ad655cd4
+#   content hash  4ecb5def1743f121
+#   text hash     432f04faed928d69
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

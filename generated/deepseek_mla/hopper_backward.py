@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b465f380ea781cb1
-#   text hash     260891ca97b3d20a
+#   content hash  4ecb5def1743f121
+#   text hash     c6ab516ce230ca4f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b465f380ea781cb1
-#   text hash     fd12cc0d05a1c94e
+#   content hash  4ecb5def1743f121
+#   text hash     fdfdc3efd32b3181
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

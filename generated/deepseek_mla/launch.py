@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b465f380ea781cb1
-#   text hash     767da317287f9e01
+#   content hash  4ecb5def1743f121
+#   text hash     cb8f7feec35a195b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

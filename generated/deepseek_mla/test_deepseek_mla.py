@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b465f380ea781cb1
-#   text hash     1e87537ad68f7a40
+#   content hash  4ecb5def1743f121
+#   text hash     1fc95c56e3358be6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f1f1b8c72f216a18
-#   text hash     8cf163df3109d326
+#   content hash  2ff24f7fd4470029
+#   text hash     aec216b251ec0d52
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f1f1b8c72f216a18
-#   text hash     8cee7ed964817cf5
+#   content hash  2ff24f7fd4470029
+#   text hash     655b786f6315c0e6
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f1f1b8c72f216a18
-#   text hash     88227d7d8a4555e1
+#   content hash  2ff24f7fd4470029
+#   text hash     15ab2b8a1499a12c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; other names as at its head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f1f1b8c72f216a18
-#   text hash     1b54cc75395eb989
+#   content hash  2ff24f7fd4470029
+#   text hash     b64c4e1be8940c7b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f1f1b8c72f216a18
-#   text hash     41f9387865b179f7
+#   content hash  2ff24f7fd4470029
+#   text hash     e2ea4eb7f0b3c300
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bacba4e14ca62b2b
-#   text hash     ddd3a6ffb268bd21
+#   content hash  2aa4439cc6a85a54
+#   text hash     d22c4a9d8c2635c4
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bacba4e14ca62b2b
-#   text hash     c7d486623dd9fc88
+#   content hash  2aa4439cc6a85a54
+#   text hash     0d33c3ce5e5794b1
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bacba4e14ca62b2b
-#   text hash     a6c4d487a594c77c
+#   content hash  2aa4439cc6a85a54
+#   text hash     c4e6af3f4c72b1ea
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bacba4e14ca62b2b
-#   text hash     0ace61de0a3e7604
+#   content hash  2aa4439cc6a85a54
+#   text hash     57603dba57c866c6
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

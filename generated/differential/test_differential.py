@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bacba4e14ca62b2b
-#   text hash     a663b48bf38c57d3
+#   content hash  2aa4439cc6a85a54
+#   text hash     8e1ae61f8eb569f7
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

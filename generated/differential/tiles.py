@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bacba4e14ca62b2b
-#   text hash     4e7cb6197dc45858
+#   content hash  2aa4439cc6a85a54
+#   text hash     4b8187985e13022c
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  95d84450f7bfa634
-#   text hash     a5735b6fe9e74e9a
+#   content hash  a62c34ec043b227a
+#   text hash     b794628032b8ab24
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  95d84450f7bfa634
-#   text hash     68c3b9a2425fa609
+#   content hash  a62c34ec043b227a
+#   text hash     cae1e41ea29dc831
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  95d84450f7bfa634
-#   text hash     36b66c6e182b2ca7
+#   content hash  a62c34ec043b227a
+#   text hash     9b733b9c01ab655d
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  95d84450f7bfa634
-#   text hash     5da33bf4f4dc57d6
+#   content hash  a62c34ec043b227a
+#   text hash     02cdc12bf592f0de
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  95d84450f7bfa634
-#   text hash     9ecbfc5ed815857b
+#   content hash  a62c34ec043b227a
+#   text hash     e432fcb2ca77306b
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ffe63bcb93de7274
-#   text hash     aa882fc07d85e2ac
+#   content hash  fcbee314c8b2873f
+#   text hash     9fa54b9249fb0ddc
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

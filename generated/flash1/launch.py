@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ffe63bcb93de7274
-#   text hash     2a9d731fa8b52373
+#   content hash  fcbee314c8b2873f
+#   text hash     7d461dcca6c512da
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

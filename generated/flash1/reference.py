@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ffe63bcb93de7274
-#   text hash     2d4f1ed119a41013
+#   content hash  fcbee314c8b2873f
+#   text hash     398443e1a4338cb1
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

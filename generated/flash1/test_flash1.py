@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ffe63bcb93de7274
-#   text hash     bac2fada11969733
+#   content hash  fcbee314c8b2873f
+#   text hash     eb16b650364c401e
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

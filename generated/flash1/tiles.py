@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ffe63bcb93de7274
-#   text hash     3ce0dd2eb640df1d
+#   content hash  fcbee314c8b2873f
+#   text hash     6921c63aab544a81
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

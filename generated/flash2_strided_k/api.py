@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  31813bccef82dda1
-#   text hash     196cb8c82adcbfb2
+#   content hash  5aabb742a3b1f101
+#   text hash     aa93616e19f26713
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

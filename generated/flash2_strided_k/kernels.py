@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  31813bccef82dda1
-#   text hash     b4b5072d2dead226
+#   content hash  5aabb742a3b1f101
+#   text hash     07938bcc8b91fd37
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

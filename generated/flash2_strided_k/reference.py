@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  31813bccef82dda1
-#   text hash     dd9d2f0dc4826e95
+#   content hash  5aabb742a3b1f101
+#   text hash     fbb0ca7770748b53
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  43967e26039922fa
-#   text hash     63117e0c4ba3e24e
+#   content hash  dade69f9bd9c085f
+#   text hash     0f9b7509377cf03f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  43967e26039922fa
-#   text hash     903cf88bcd9bb36d
+#   content hash  dade69f9bd9c085f
+#   text hash     f2ea6bc188af8b23
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

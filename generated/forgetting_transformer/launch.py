@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  43967e26039922fa
-#   text hash     91c36792177b75d3
+#   content hash  dade69f9bd9c085f
+#   text hash     cc71b22d7e3b7423
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  43967e26039922fa
-#   text hash     de4082a4f9f7a677
+#   content hash  dade69f9bd9c085f
+#   text hash     bb5bf92aa911006e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0e57c85c2c86b86c
-#   text hash     d601b7e550b198ec
+#   content hash  bb7e26b2d86ead4f
+#   text hash     85590d4da603b336
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

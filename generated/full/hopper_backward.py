@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0e57c85c2c86b86c
-#   text hash     3ca61c95a032ad51
+#   content hash  bb7e26b2d86ead4f
+#   text hash     791d7c9110c752c9
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0e57c85c2c86b86c
-#   text hash     44dd0b0a0c199e58
+#   content hash  bb7e26b2d86ead4f
+#   text hash     9ca50830abf1e4ec
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

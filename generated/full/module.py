@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0e57c85c2c86b86c
-#   text hash     82df6e42deef844f
+#   content hash  bb7e26b2d86ead4f
+#   text hash     46308a2b805ad333
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

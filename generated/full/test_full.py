@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0e57c85c2c86b86c
-#   text hash     e6f7ae0eace42765
+#   content hash  bb7e26b2d86ead4f
+#   text hash     c63df202f40a4e07
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0e57c85c2c86b86c
-#   text hash     263ca9ececb674cc
+#   content hash  bb7e26b2d86ead4f
+#   text hash     521316a34c9e1af0
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

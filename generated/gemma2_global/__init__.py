@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ef8e5128fef8daee
-#   text hash     10ddc93eb9c5ade2
+#   content hash  d3ac999fddf1c3de
+#   text hash     34380b4022a10cf8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

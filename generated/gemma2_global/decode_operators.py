@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ef8e5128fef8daee
-#   text hash     e44c3a82b09df92d
+#   content hash  d3ac999fddf1c3de
+#   text hash     c574901530735467
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ef8e5128fef8daee
-#   text hash     c175530eaa1c48c5
+#   content hash  d3ac999fddf1c3de
+#   text hash     97c4c234d8eaa2c6
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ef8e5128fef8daee
-#   text hash     96bd5dcb8ddb780c
+#   content hash  d3ac999fddf1c3de
+#   text hash     3ae4ac7dc7db7a92
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

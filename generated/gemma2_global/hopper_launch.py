@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ef8e5128fef8daee
-#   text hash     dba41f0d3fa71830
+#   content hash  d3ac999fddf1c3de
+#   text hash     a08c55556938267d
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f04eafd3002d50a8
-#   text hash     c53bb7cc9f3a76a7
+#   content hash  c93ae243b5a84a3f
+#   text hash     2c230655c1962930
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

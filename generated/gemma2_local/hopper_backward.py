@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f04eafd3002d50a8
-#   text hash     575811c19ef5bcfd
+#   content hash  c93ae243b5a84a3f
+#   text hash     68a23bed8020e9b3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

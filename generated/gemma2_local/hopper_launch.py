@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f04eafd3002d50a8
-#   text hash     a86d5eb4dde2d3f2
+#   content hash  c93ae243b5a84a3f
+#   text hash     882c52d70caaaa5b
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f04eafd3002d50a8
-#   text hash     25aa73e80f000aa9
+#   content hash  c93ae243b5a84a3f
+#   text hash     9ab13257e2570d1e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f04eafd3002d50a8
-#   text hash     73ddffd8267d5292
+#   content hash  c93ae243b5a84a3f
+#   text hash     15051ecfeb93d5de
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

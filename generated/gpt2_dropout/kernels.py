@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2dd61e538ba06806
-#   text hash     61785458b9615b82
+#   content hash  885dd81057050f13
+#   text hash     4932a1c166578fa3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

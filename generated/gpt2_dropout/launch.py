@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2dd61e538ba06806
-#   text hash     679ad14287d96dda
+#   content hash  885dd81057050f13
+#   text hash     d23079e5cc264cd8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

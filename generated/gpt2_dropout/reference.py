@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2dd61e538ba06806
-#   text hash     16c57904942e7fc8
+#   content hash  885dd81057050f13
+#   text hash     31c2b0a20f50ab3c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

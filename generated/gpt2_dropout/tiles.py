@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2dd61e538ba06806
-#   text hash     6d5cbb895eaa8d2d
+#   content hash  885dd81057050f13
+#   text hash     1fde1c50e79c44ab
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2dd61e538ba06806
-#   text hash     7dff2cff4c9c39fa
+#   content hash  885dd81057050f13
+#   text hash     e4a69a8393e38dde
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ab3235c33062838b
-#   text hash     8b1569b69e94a7fe
+#   content hash  08cf77141e6ceda6
+#   text hash     4a1721f1f66c0080
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ab3235c33062838b
-#   text hash     005bc841d39102e6
+#   content hash  08cf77141e6ceda6
+#   text hash     5314ea8613e265e5
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ab3235c33062838b
-#   text hash     6a0f56b939827c25
+#   content hash  08cf77141e6ceda6
+#   text hash     0693ab050544c505
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

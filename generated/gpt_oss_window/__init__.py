@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  838a9b1436888f1b
-#   text hash     35c4c78501101dfe
+#   content hash  34c2988906fef20b
+#   text hash     6749d9389bc757b4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  838a9b1436888f1b
-#   text hash     35b773e97f6a06bb
+#   content hash  34c2988906fef20b
+#   text hash     f1b617f320b7de61
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  838a9b1436888f1b
-#   text hash     38d116b16be191db
+#   content hash  34c2988906fef20b
+#   text hash     20b07a7fb83eafa5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

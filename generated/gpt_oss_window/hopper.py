@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  838a9b1436888f1b
-#   text hash     7e09f34047a4a7b6
+#   content hash  34c2988906fef20b
+#   text hash     ca4ceb2c4616866c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  838a9b1436888f1b
-#   text hash     06585d3127dcc9f6
+#   content hash  34c2988906fef20b
+#   text hash     e45b89b6103b4dab
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

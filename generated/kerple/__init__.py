@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0f344b581096d580
-#   text hash     e5b94c543bcf45b3
+#   content hash  82425848869a7055
+#   text hash     63b5aa861b522b0b
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

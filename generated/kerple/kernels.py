@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0f344b581096d580
-#   text hash     192884ad40bb2adf
+#   content hash  82425848869a7055
+#   text hash     e0752814e5a7e2e3
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

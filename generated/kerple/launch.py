@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0f344b581096d580
-#   text hash     d5fed46e27611d30
+#   content hash  82425848869a7055
+#   text hash     2331f4fd7d8218b9
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

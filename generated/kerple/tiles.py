@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0f344b581096d580
-#   text hash     207a63ecc20453fd
+#   content hash  82425848869a7055
+#   text hash     250f847cd76a51d2
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

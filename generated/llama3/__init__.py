@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  742a4973f52e49ac
-#   text hash     7ce644ed627c4d28
+#   content hash  d3c2827c0dd0ef03
+#   text hash     7b60ab60eaa50d1b
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  742a4973f52e49ac
-#   text hash     84e652516c46401a
+#   content hash  d3c2827c0dd0ef03
+#   text hash     ef23974dbc3fbf38
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

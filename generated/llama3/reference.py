@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  742a4973f52e49ac
-#   text hash     db8a5dc96f5fbdcd
+#   content hash  d3c2827c0dd0ef03
+#   text hash     8e13b2715718aa3d
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

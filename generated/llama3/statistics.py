@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  742a4973f52e49ac
-#   text hash     e5eaa2b347838c64
+#   content hash  d3c2827c0dd0ef03
+#   text hash     34596945cea86dfe
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  742a4973f52e49ac
-#   text hash     0a78be825da776ef
+#   content hash  d3c2827c0dd0ef03
+#   text hash     b140ec6328e5b95b
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  71f998fda1e65367
-#   text hash     f5d616292145ea86
+#   content hash  f851d116940a607b
+#   text hash     5478c4a1eb43ff55
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

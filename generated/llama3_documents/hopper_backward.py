@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  71f998fda1e65367
-#   text hash     3d3830e071c71ad5
+#   content hash  f851d116940a607b
+#   text hash     6b2052acfeb5911f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  71f998fda1e65367
-#   text hash     c2ab357409b75abd
+#   content hash  f851d116940a607b
+#   text hash     9599161e2520599d
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

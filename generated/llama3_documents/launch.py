@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  71f998fda1e65367
-#   text hash     82b5cada147393d3
+#   content hash  f851d116940a607b
+#   text hash     7108a50f74458b10
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

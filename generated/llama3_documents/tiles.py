@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  71f998fda1e65367
-#   text hash     3f317b8ff47753df
+#   content hash  f851d116940a607b
+#   text hash     e1a51e5166291b33
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

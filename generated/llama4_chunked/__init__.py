@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d715ad6d46750d1e
-#   text hash     d241a45140d4f991
+#   content hash  216065d5e4034c38
+#   text hash     06b5290fea4b4245
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

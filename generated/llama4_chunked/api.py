@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d715ad6d46750d1e
-#   text hash     e673ada871094cb4
+#   content hash  216065d5e4034c38
+#   text hash     a04f323362aad383
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

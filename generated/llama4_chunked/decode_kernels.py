@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d715ad6d46750d1e
-#   text hash     f9b8e571cd161600
+#   content hash  216065d5e4034c38
+#   text hash     a2d244c49fafe62c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d715ad6d46750d1e
-#   text hash     14bdda60a7f2e4e1
+#   content hash  216065d5e4034c38
+#   text hash     a66ef970f0ae07df
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

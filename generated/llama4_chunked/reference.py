@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d715ad6d46750d1e
-#   text hash     f7348b344bcb4fa7
+#   content hash  216065d5e4034c38
+#   text hash     b03af8e29e712241
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

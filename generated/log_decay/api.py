@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a7fe5a87880a0ffb
-#   text hash     482a17be33a7782f
+#   content hash  f798edda734051ef
+#   text hash     045bc7447772aaa7
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

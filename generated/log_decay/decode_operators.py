@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a7fe5a87880a0ffb
-#   text hash     e50f9ead4a04bf9c
+#   content hash  f798edda734051ef
+#   text hash     d75d2079b0af50f6
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a7fe5a87880a0ffb
-#   text hash     173e03abb71b7558
+#   content hash  f798edda734051ef
+#   text hash     32cb228246a50b7b
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a7fe5a87880a0ffb
-#   text hash     c3f3e8d0cdab6895
+#   content hash  f798edda734051ef
+#   text hash     f033a3ef78a520ee
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

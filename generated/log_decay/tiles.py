@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a7fe5a87880a0ffb
-#   text hash     ffddb78f47b15f17
+#   content hash  f798edda734051ef
+#   text hash     e7cf115191a6d5fa
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

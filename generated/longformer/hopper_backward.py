@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1e9ce80785d756af
-#   text hash     052f1afff4e164f7
+#   content hash  e3dcb714cba9ff44
+#   text hash     dcf09ca6511c1610
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

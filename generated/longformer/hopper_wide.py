@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1e9ce80785d756af
-#   text hash     86ee1e85facf5393
+#   content hash  e3dcb714cba9ff44
+#   text hash     db7735a0fcbb27cc
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

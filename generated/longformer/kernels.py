@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1e9ce80785d756af
-#   text hash     5291c13642c5f78a
+#   content hash  e3dcb714cba9ff44
+#   text hash     37b5c50debd3d94d
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

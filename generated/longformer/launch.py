@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1e9ce80785d756af
-#   text hash     670f11940087ebc3
+#   content hash  e3dcb714cba9ff44
+#   text hash     e4ef40b66f9f2fcc
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

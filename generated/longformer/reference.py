@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1e9ce80785d756af
-#   text hash     97dfb48ab5102567
+#   content hash  e3dcb714cba9ff44
+#   text hash     d4a886068d243fbb
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  41018497f75b7f46
-#   text hash     2f26c1c206606c6a
+#   content hash  a58e6b91598d8bc6
+#   text hash     c19e1db60accbd01
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  41018497f75b7f46
-#   text hash     294ac431978a33bb
+#   content hash  a58e6b91598d8bc6
+#   text hash     fb793fcff57603f5
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  41018497f75b7f46
-#   text hash     ab8327ede3c2023d
+#   content hash  a58e6b91598d8bc6
+#   text hash     03dd4a971ac9337e
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

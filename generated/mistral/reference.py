@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  41018497f75b7f46
-#   text hash     6fb67fa1102b5132
+#   content hash  a58e6b91598d8bc6
+#   text hash     6f486eae17a1067b
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  41018497f75b7f46
-#   text hash     bc840ebed01f6bbc
+#   content hash  a58e6b91598d8bc6
+#   text hash     72a4f7faec9308bf
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1e8ce1372dc1b474
-#   text hash     8323d35f3e258a7b
+#   content hash  6b283df36cc130c8
+#   text hash     09b8cb900b91c36e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

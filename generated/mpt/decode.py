@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1e8ce1372dc1b474
-#   text hash     a556aa21d16ef532
+#   content hash  6b283df36cc130c8
+#   text hash     e15bf1db747d090a
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

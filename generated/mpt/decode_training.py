@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1e8ce1372dc1b474
-#   text hash     db92d5b505195fb3
+#   content hash  6b283df36cc130c8
+#   text hash     be40d1d4d26d663c
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1e8ce1372dc1b474
-#   text hash     816bf54c2032f956
+#   content hash  6b283df36cc130c8
+#   text hash     0c7441c24cdfe8e3
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

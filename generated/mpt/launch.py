@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1e8ce1372dc1b474
-#   text hash     66fd3e5af25d5d98
+#   content hash  6b283df36cc130c8
+#   text hash     edd4e8dd8a6691aa
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

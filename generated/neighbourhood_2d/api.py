@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  00039039d659247e
-#   text hash     e39c8c0bc546d806
+#   content hash  6a7309e13fea1f4f
+#   text hash     5bbedb5f6d9a2d2e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

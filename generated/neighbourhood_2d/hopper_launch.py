@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  00039039d659247e
-#   text hash     2cbed0a38cedfd69
+#   content hash  6a7309e13fea1f4f
+#   text hash     bb1b626922ebd8c2
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

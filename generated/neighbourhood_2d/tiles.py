@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  00039039d659247e
-#   text hash     98d18cf63284512a
+#   content hash  6a7309e13fea1f4f
+#   text hash     5b60752af15e900c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9b8b366b019b2ab7
-#   text hash     ff692f62fa176261
+#   content hash  997b2ac006302209
+#   text hash     ce3cdff77521ece6
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

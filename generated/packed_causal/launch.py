@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9b8b366b019b2ab7
-#   text hash     c2529885fd7c5781
+#   content hash  997b2ac006302209
+#   text hash     67919ab573fde2ba
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9b8b366b019b2ab7
-#   text hash     1458caa145cd9159
+#   content hash  997b2ac006302209
+#   text hash     a65558fc8b2646bc
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

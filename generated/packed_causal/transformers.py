@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9b8b366b019b2ab7
-#   text hash     0f856faeae241df8
+#   content hash  997b2ac006302209
+#   text hash     77d1ba397029a03b
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3a817269d929b59d
-#   text hash     055e2168874afa25
+#   content hash  044f2a931e7a1c88
+#   text hash     4f7223e78435da09
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

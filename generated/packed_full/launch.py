@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3a817269d929b59d
-#   text hash     d457313e5b102afb
+#   content hash  044f2a931e7a1c88
+#   text hash     1a9d79529a5cac8b
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

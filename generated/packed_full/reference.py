@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3a817269d929b59d
-#   text hash     bf71e3bae3df530c
+#   content hash  044f2a931e7a1c88
+#   text hash     9a55e6e98626575e
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

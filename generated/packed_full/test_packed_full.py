@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3a817269d929b59d
-#   text hash     3e9845a14f3750de
+#   content hash  044f2a931e7a1c88
+#   text hash     3a9fccdfaab7505e
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

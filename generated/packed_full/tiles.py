@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3a817269d929b59d
-#   text hash     6e435b00d8133dec
+#   content hash  044f2a931e7a1c88
+#   text hash     6e6ef43ec3081218
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7060a8b7dc8c76e3
-#   text hash     a93b16cb0dc6bd1a
+#   content hash  16e6b51a33ec8e85
+#   text hash     5c99d1585d89be3f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7060a8b7dc8c76e3
-#   text hash     719d056513b5c89b
+#   content hash  16e6b51a33ec8e85
+#   text hash     a04fc51cfc1fc4dd
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

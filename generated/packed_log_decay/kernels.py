@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7060a8b7dc8c76e3
-#   text hash     be8b87c3f114494c
+#   content hash  16e6b51a33ec8e85
+#   text hash     faa93bc4af8d2de1
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7060a8b7dc8c76e3
-#   text hash     ed29ee2b51998596
+#   content hash  16e6b51a33ec8e85
+#   text hash     0a2fb588abe9e697
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

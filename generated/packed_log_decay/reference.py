@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7060a8b7dc8c76e3
-#   text hash     eb297047320487dc
+#   content hash  16e6b51a33ec8e85
+#   text hash     5ac8eff27b85e6a8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d27afaca9f0f041a
-#   text hash     18b8848186121ece
+#   content hash  91dc0bbe5a7efb43
+#   text hash     b1f01170d9868c09
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

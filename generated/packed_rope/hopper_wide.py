@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d27afaca9f0f041a
-#   text hash     bd870f6fb46dc8f5
+#   content hash  91dc0bbe5a7efb43
+#   text hash     c1e3012cf29f7596
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

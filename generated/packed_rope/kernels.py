@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d27afaca9f0f041a
-#   text hash     3ac60ef5946aa9c6
+#   content hash  91dc0bbe5a7efb43
+#   text hash     503af31e2cdc737d
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d27afaca9f0f041a
-#   text hash     3c96d4e1ed2f10d5
+#   content hash  91dc0bbe5a7efb43
+#   text hash     7a63bfcdc16481e3
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d27afaca9f0f041a
-#   text hash     865e4985af7ff390
+#   content hash  91dc0bbe5a7efb43
+#   text hash     0b05edf9862299d9
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  36d49e1c9f8d6f9e
-#   text hash     79656058c8b5bb77
+#   content hash  7af2bbf9cfbd3321
+#   text hash     b657ac53636f7637
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

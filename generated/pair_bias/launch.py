@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  36d49e1c9f8d6f9e
-#   text hash     4651e8cf50545789
+#   content hash  7af2bbf9cfbd3321
+#   text hash     86eb14ffc60189d2
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  36d49e1c9f8d6f9e
-#   text hash     c49f2587beb15485
+#   content hash  7af2bbf9cfbd3321
+#   text hash     9038cff4a46e60e6
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

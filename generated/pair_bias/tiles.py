@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  36d49e1c9f8d6f9e
-#   text hash     b055cc176c0ca6bc
+#   content hash  7af2bbf9cfbd3321
+#   text hash     62c38c8e6e555976
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

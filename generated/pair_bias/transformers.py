@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  36d49e1c9f8d6f9e
-#   text hash     3726348df0e15765
+#   content hash  7af2bbf9cfbd3321
+#   text hash     fa8035febf1c217d
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

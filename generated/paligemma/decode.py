@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3db74757640b0b0a
-#   text hash     48acdd17c3b779ac
+#   content hash  6ab1ce2ec59d6d25
+#   text hash     35934eea15fd9225
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

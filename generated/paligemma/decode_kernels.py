@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3db74757640b0b0a
-#   text hash     5404337ba877fa21
+#   content hash  6ab1ce2ec59d6d25
+#   text hash     d6fa538dabe08168
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3db74757640b0b0a
-#   text hash     cab1730b2dc60852
+#   content hash  6ab1ce2ec59d6d25
+#   text hash     3a2ce4bbd0dcd868
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3db74757640b0b0a
-#   text hash     a6c474cc1ee40526
+#   content hash  6ab1ce2ec59d6d25
+#   text hash     c3a8ee29f293fc63
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

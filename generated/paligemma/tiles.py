@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3db74757640b0b0a
-#   text hash     3edc467b411ea92f
+#   content hash  6ab1ce2ec59d6d25
+#   text hash     fbf8a5bb215ae29d
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

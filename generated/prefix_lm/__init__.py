@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  811d6fbc8b688633
-#   text hash     6f63c121d68a8789
+#   content hash  401d0495582182e1
+#   text hash     1b7fce184cdd6cd2
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  811d6fbc8b688633
-#   text hash     d9306dae5e3af0e4
+#   content hash  401d0495582182e1
+#   text hash     5162e0abdcdc6236
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  811d6fbc8b688633
-#   text hash     1d36a0bc7c44f863
+#   content hash  401d0495582182e1
+#   text hash     c4f9163fa11fe9e3
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  811d6fbc8b688633
-#   text hash     06025d0654ad2d4a
+#   content hash  401d0495582182e1
+#   text hash     014c729212716f0e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  33ddd69c1005e154
-#   text hash     c604fb96b1c7c277
+#   content hash  9224e419bcd4d61e
+#   text hash     f80abba2656de786
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  33ddd69c1005e154
-#   text hash     883792833e5d70cd
+#   content hash  9224e419bcd4d61e
+#   text hash     c0474fda00963088
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

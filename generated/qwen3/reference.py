@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  33ddd69c1005e154
-#   text hash     8ca06403cbed9eb1
+#   content hash  9224e419bcd4d61e
+#   text hash     06a0ead520901206
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

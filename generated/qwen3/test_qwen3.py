@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  33ddd69c1005e154
-#   text hash     f28fd27693b464ee
+#   content hash  9224e419bcd4d61e
+#   text hash     83f159021885db15
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  33ddd69c1005e154
-#   text hash     d203b1b06ba61653
+#   content hash  9224e419bcd4d61e
+#   text hash     5a0b2f1cc819c2c0
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  443c80ac543faf7e
-#   text hash     0fdb59bcb2882271
+#   content hash  4b7f5975203ee8f4
+#   text hash     5ee2d69a0684420e
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

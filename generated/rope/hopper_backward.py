@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  443c80ac543faf7e
-#   text hash     c0ae8bc91c47cae5
+#   content hash  4b7f5975203ee8f4
+#   text hash     29e8113bc6565b36
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

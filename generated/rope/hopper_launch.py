@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  443c80ac543faf7e
-#   text hash     b66b2fc6c4f5b32f
+#   content hash  4b7f5975203ee8f4
+#   text hash     9d050db7bdca285b
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  443c80ac543faf7e
-#   text hash     6c8adbfb07056e82
+#   content hash  4b7f5975203ee8f4
+#   text hash     e8bf21d4fb32de18
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  443c80ac543faf7e
-#   text hash     3ccd292f1ad7148c
+#   content hash  4b7f5975203ee8f4
+#   text hash     511efb92ba2d9769
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

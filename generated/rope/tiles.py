@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  443c80ac543faf7e
-#   text hash     89ef7cad836b49c5
+#   content hash  4b7f5975203ee8f4
+#   text hash     ef33e5305c665e25
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

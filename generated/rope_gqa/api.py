@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  471ed3fec66916ee
-#   text hash     c89d3371ee9c7cbb
+#   content hash  57fb8d9d45979d85
+#   text hash     18fd4763331970c3
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

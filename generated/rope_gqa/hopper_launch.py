@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  471ed3fec66916ee
-#   text hash     0a1772835e960e33
+#   content hash  57fb8d9d45979d85
+#   text hash     872bbe1b4cc4e106
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

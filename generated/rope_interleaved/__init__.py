@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  70b4e974b90ed8bf
-#   text hash     a4711e726a0d584d
+#   content hash  d31829dce87588a3
+#   text hash     162af8f9a989ef11
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

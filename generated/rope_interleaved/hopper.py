@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  70b4e974b90ed8bf
-#   text hash     e9e9e2d1f39d486c
+#   content hash  d31829dce87588a3
+#   text hash     62090bdc0b747d7f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  70b4e974b90ed8bf
-#   text hash     77ed61f96bd60447
+#   content hash  d31829dce87588a3
+#   text hash     a50f177fcdcabe17
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  70b4e974b90ed8bf
-#   text hash     527e997d6da17eef
+#   content hash  d31829dce87588a3
+#   text hash     adc64156f76cbcbd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

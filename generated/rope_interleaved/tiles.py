@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  70b4e974b90ed8bf
-#   text hash     86e2742d5afa93fa
+#   content hash  d31829dce87588a3
+#   text hash     289e4fdb091420d3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3e356a90da79eb0b
-#   text hash     1f8287c43318b7f8
+#   content hash  832bc3d97d49e4b2
+#   text hash     a6bf0f4b831c868e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

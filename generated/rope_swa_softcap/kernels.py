@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3e356a90da79eb0b
-#   text hash     1e53319f65b7c29c
+#   content hash  832bc3d97d49e4b2
+#   text hash     6b06f654fec862c1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3e356a90da79eb0b
-#   text hash     710f3d44ebb57059
+#   content hash  832bc3d97d49e4b2
+#   text hash     06c9ed64c9a0e606
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

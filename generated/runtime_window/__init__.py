@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6c46f65b280e3513
-#   text hash     6d77baa91d4dfb3f
+#   content hash  759d478bb164999e
+#   text hash     e4e24ec1ae809d89
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

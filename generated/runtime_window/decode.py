@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6c46f65b280e3513
-#   text hash     801649943fe7fd9b
+#   content hash  759d478bb164999e
+#   text hash     5758d27717130e93
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

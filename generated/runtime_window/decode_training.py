@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6c46f65b280e3513
-#   text hash     cbeccb54e280b1bf
+#   content hash  759d478bb164999e
+#   text hash     42457268b4cc6168
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

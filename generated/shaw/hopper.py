@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5ad78718c393dbb1
-#   text hash     982c0558f6f75226
+#   content hash  5ac27529c4e6d31f
+#   text hash     83e4afc585477624
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5ad78718c393dbb1
-#   text hash     c565e61c6fc42d85
+#   content hash  5ac27529c4e6d31f
+#   text hash     c1c40e785b978a31
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5ad78718c393dbb1
-#   text hash     a5cf82027564b694
+#   content hash  5ac27529c4e6d31f
+#   text hash     6739515e278f62fd
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5ad78718c393dbb1
-#   text hash     3ea8599bf7f8071e
+#   content hash  5ac27529c4e6d31f
+#   text hash     323930efb7f1a748
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

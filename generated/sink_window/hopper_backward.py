@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fa754b037a72aec5
-#   text hash     34e83be07d5a8550
+#   content hash  1f5144b4f383d0a2
+#   text hash     8b078f4ae0155c84
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

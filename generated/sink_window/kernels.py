@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fa754b037a72aec5
-#   text hash     a1463550c7f00f5b
+#   content hash  1f5144b4f383d0a2
+#   text hash     0752369967389eca
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

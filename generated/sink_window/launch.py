@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fa754b037a72aec5
-#   text hash     5e92f4de322b4ee5
+#   content hash  1f5144b4f383d0a2
+#   text hash     0e1689bba873a16f
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

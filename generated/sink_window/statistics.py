@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fa754b037a72aec5
-#   text hash     cf32bd9ec8d07113
+#   content hash  1f5144b4f383d0a2
+#   text hash     517634d9977408dc
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

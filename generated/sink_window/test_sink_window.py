@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fa754b037a72aec5
-#   text hash     6b0d4dfe2a02c93a
+#   content hash  1f5144b4f383d0a2
+#   text hash     8c236eff37184039
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

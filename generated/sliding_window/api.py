@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b801d98e2ed3d8cf
-#   text hash     969911da5aed8554
+#   content hash  038793ddd239fab0
+#   text hash     880b898a6b700546
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b801d98e2ed3d8cf
-#   text hash     b36fa65567e9bae8
+#   content hash  038793ddd239fab0
+#   text hash     323c18796f7fa79c
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

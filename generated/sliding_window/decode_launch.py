@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b801d98e2ed3d8cf
-#   text hash     111f0f5f54377460
+#   content hash  038793ddd239fab0
+#   text hash     de55f383ba622533
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

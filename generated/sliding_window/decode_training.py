@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b801d98e2ed3d8cf
-#   text hash     e55ff3c6f5cb5574
+#   content hash  038793ddd239fab0
+#   text hash     e429929296ae4242
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b801d98e2ed3d8cf
-#   text hash     918d0cc31e50b152
+#   content hash  038793ddd239fab0
+#   text hash     d06bec0d0f9356f0
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  dc04bd2379d6ec23
-#   text hash     5ab9f2e9198f0e5e
+#   content hash  8a4b3a62d3d5ca5f
+#   text hash     f7ac8fafa672e2aa
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  dc04bd2379d6ec23
-#   text hash     e5e563fe3f21365f
+#   content hash  8a4b3a62d3d5ca5f
+#   text hash     24ce1c77012ce987
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  dc04bd2379d6ec23
-#   text hash     fc1fadd7cc2cdeb2
+#   content hash  8a4b3a62d3d5ca5f
+#   text hash     0c350eeec1a882b5
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

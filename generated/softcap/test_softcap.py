@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  dc04bd2379d6ec23
-#   text hash     84a8d34b17d0f7d2
+#   content hash  8a4b3a62d3d5ca5f
+#   text hash     9d8012985f267b38
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  dc04bd2379d6ec23
-#   text hash     4139cf111adc45fe
+#   content hash  8a4b3a62d3d5ca5f
+#   text hash     a1d9c8b058d5a7f3
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

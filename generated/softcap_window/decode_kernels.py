@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f61edf9773801c7c
-#   text hash     08fa42027c1fef23
+#   content hash  5f9d4e4eea75651c
+#   text hash     3c004714162d8b81
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

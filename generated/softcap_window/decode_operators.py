@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f61edf9773801c7c
-#   text hash     4d960518831b18f2
+#   content hash  5f9d4e4eea75651c
+#   text hash     4625fab1eaa88a3e
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f61edf9773801c7c
-#   text hash     84ce3abb2a482539
+#   content hash  5f9d4e4eea75651c
+#   text hash     5eeefe1e9a5ba8d1
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

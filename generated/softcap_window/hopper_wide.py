@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f61edf9773801c7c
-#   text hash     cfe420f2804e9653
+#   content hash  5f9d4e4eea75651c
+#   text hash     8f2addf8094bc033
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f61edf9773801c7c
-#   text hash     54201d597960977b
+#   content hash  5f9d4e4eea75651c
+#   text hash     4da7a607c0daebcb
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  86a86cc0eba2b6a2
-#   text hash     c890e4956bd52d64
+#   content hash  8788b25b38953217
+#   text hash     325d90a32230ccba
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

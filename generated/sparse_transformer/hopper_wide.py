@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  86a86cc0eba2b6a2
-#   text hash     620f54fac16dd258
+#   content hash  8788b25b38953217
+#   text hash     b3a6c123aaa86fe7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  86a86cc0eba2b6a2
-#   text hash     d98b99c205662c03
+#   content hash  8788b25b38953217
+#   text hash     837dba2dee002061
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

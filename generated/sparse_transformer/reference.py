@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  86a86cc0eba2b6a2
-#   text hash     129c493663abe5e7
+#   content hash  8788b25b38953217
+#   text hash     f35a940b524cf8a7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

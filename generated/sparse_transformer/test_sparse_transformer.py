@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  86a86cc0eba2b6a2
-#   text hash     a9c9b12cd5226a0d
+#   content hash  8788b25b38953217
+#   text hash     8039236a14364c9b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

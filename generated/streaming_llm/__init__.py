@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  41f090daa07c174d
-#   text hash     1bbec9464fa77c10
+#   content hash  3cf0574b47544bce
+#   text hash     3c04fcc006b1a1e4
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  41f090daa07c174d
-#   text hash     2074a66a25af3941
+#   content hash  3cf0574b47544bce
+#   text hash     1db20364cd45ec09
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  41f090daa07c174d
-#   text hash     c7e2ac8ab26fe858
+#   content hash  3cf0574b47544bce
+#   text hash     d94736cb5e059641
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

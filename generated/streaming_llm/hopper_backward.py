@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  41f090daa07c174d
-#   text hash     895ad24d5a182e7d
+#   content hash  3cf0574b47544bce
+#   text hash     6146958a9edaf90d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  41f090daa07c174d
-#   text hash     f3f7d45929e25421
+#   content hash  3cf0574b47544bce
+#   text hash     0acaf6bc3156962c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0ee5d373d0fe6927
-#   text hash     40f14f71a8e20d5f
+#   content hash  6472ee54997bd242
+#   text hash     764aac5f32711191
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0ee5d373d0fe6927
-#   text hash     3105f25b119cabf0
+#   content hash  6472ee54997bd242
+#   text hash     5831a403857a453d
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0ee5d373d0fe6927
-#   text hash     71650c444df5f2e4
+#   content hash  6472ee54997bd242
+#   text hash     239149e63ffff61f
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

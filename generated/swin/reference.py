@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0ee5d373d0fe6927
-#   text hash     8040150a85587ee1
+#   content hash  6472ee54997bd242
+#   text hash     d2cdfef43def5338
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

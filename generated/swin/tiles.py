@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0ee5d373d0fe6927
-#   text hash     52d57ffbc3e3ca21
+#   content hash  6472ee54997bd242
+#   text hash     0f286f36b06d2d8b
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a1f54926f6f5706f
-#   text hash     17cca3417f51800e
+#   content hash  6280937ab365757a
+#   text hash     41acb5ca06616cfb
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

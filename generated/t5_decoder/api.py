@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a1f54926f6f5706f
-#   text hash     ac84f19332151567
+#   content hash  6280937ab365757a
+#   text hash     69d2b5171c8036d8
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

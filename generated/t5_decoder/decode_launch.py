@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a1f54926f6f5706f
-#   text hash     f387d2e7228a48b0
+#   content hash  6280937ab365757a
+#   text hash     83dc173d6aa86e88
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e232e15670101766
-#   text hash     bb2d88fedac7c443
+#   content hash  e68d51a551910703
+#   text hash     eac5b0ce6c444792
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e232e15670101766
-#   text hash     d0f33ebb69775e1b
+#   content hash  e68d51a551910703
+#   text hash     b94a6ef9ce36ac44
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e232e15670101766
-#   text hash     fe659ea7b38e26a4
+#   content hash  e68d51a551910703
+#   text hash     ff9df5f757480c84
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e232e15670101766
-#   text hash     a9b4fe64ab842270
+#   content hash  e68d51a551910703
+#   text hash     8253c4b7277204b9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2a5294b43b8062a6
-#   text hash     32bcb2d2d80dda02
+#   content hash  09e382718a6cd70a
+#   text hash     4c590d92104d233a
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2a5294b43b8062a6
-#   text hash     25b8a287e9df5b2a
+#   content hash  09e382718a6cd70a
+#   text hash     86896447daf1dd1f
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2a5294b43b8062a6
-#   text hash     549617b135b94d4a
+#   content hash  09e382718a6cd70a
+#   text hash     03ca4ead5cffe521
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

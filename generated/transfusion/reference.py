@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2a5294b43b8062a6
-#   text hash     11bd5171ec86c5ca
+#   content hash  09e382718a6cd70a
+#   text hash     2fe3cb8fda2bddce
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

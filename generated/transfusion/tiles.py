@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2a5294b43b8062a6
-#   text hash     2de843f2c2785411
+#   content hash  09e382718a6cd70a
+#   text hash     eeab94b5fa0040c8
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e19c8fef5142ad1d
-#   text hash     7195009dc97b843a
+#   content hash  086a4419ef9e6ee0
+#   text hash     5118ba5df641726a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e19c8fef5142ad1d
-#   text hash     94a464ed9395f4de
+#   content hash  086a4419ef9e6ee0
+#   text hash     c29c52bcf43da20b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e19c8fef5142ad1d
-#   text hash     beb8bfab35162600
+#   content hash  086a4419ef9e6ee0
+#   text hash     b4f8bc0e2fe00166
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e19c8fef5142ad1d
-#   text hash     ba4b94db83dcaac0
+#   content hash  086a4419ef9e6ee0
+#   text hash     790e176bd82d0b2d
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

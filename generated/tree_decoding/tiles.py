@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e19c8fef5142ad1d
-#   text hash     b0ee1c86d9dad021
+#   content hash  086a4419ef9e6ee0
+#   text hash     8f084adc508600cc
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,6 +1,6 @@
 """Times decoding beside the bandwidth of a copy and PyTorch's SDPA, on the GPU at hand. Needs torch and triton alone.
 
-python benchmarks/decode.py                 long caches, page sizes, latent heads, mixed lengths, variants, host time
+python benchmarks/decode.py                 caches, pages, drafted tokens, latent heads, lengths, variants, host time
 python benchmarks/decode.py --sweep         tiles and splits of one query, for the tables of plan/splits.py
 python benchmarks/decode.py --latent        latent heads alone; with --sweep their tiles and splits
 python benchmarks/decode.py --json FILE     keeps the numbers too
@@ -45,6 +45,13 @@ SHAPES = (  # sequences, query heads, key heads, keys, head size
     (4, 16, 16, 16384, 128),
     (64, 64, 8, 2048, 64),
     (8, 16, 8, 8192, 256),
+)
+DRAFTED = (  # the same, and new tokens of a sequence
+    (1, 32, 8, 4096, 128, 8),
+    (8, 32, 8, 8192, 128, 5),
+    (32, 32, 8, 4096, 128, 8),
+    (64, 64, 8, 2048, 64, 3),
+    (8, 16, 8, 8192, 256, 16),
 )
 TILES = ((32, 64, 128), (2, 4), (2, 3, 4), (128, 256, 512, 1024))  # keys, warps, stages, keys of a split
 LATENT = "deepseek_mla_absorbed"
@@ -155,23 +162,30 @@ def peer(backend: SDPBackend, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor)
     return call
 
 
+def over_caches(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: torch.Tensor, split_size: int
+) -> dict[str, Call]:
+    """Calls over the same keys and values in caches of each kind, by default splits and by those of some size."""
+    held: dict[str, tuple[Sequence[torch.Tensor], dict[str, torch.Tensor]]] = {"dense": ((k, v), {})}
+    for page in (16, 128):
+        *rows, table = paged(k, v, page)
+        held[f"page {page}"] = rows, {"page_table": table}
+    if torch.cuda.get_device_capability() >= (8, 9):
+        scales = dict.fromkeys(("k_scale", "v_scale"), torch.ones(k.shape[2], device="cuda"))
+        held["float8"] = [x.to(torch.float8_e4m3fn) for x in (k, v)], scales
+    return {
+        f"{name}{f' by {split}' if split else ''}": ours("causal", q, *cache, lengths, split_size=split, **given)
+        for split in (None, split_size)
+        for name, (cache, given) in held.items()
+    }
+
+
 def long_caches(limit: float) -> list[dict[str, Any]]:
     """One query over caches of many sizes."""
     found = []
     for shape in SHAPES:
         q, k, v, lengths = tensors(*shape)
-        held: dict[str, tuple[Sequence[torch.Tensor], dict[str, torch.Tensor]]] = {"dense": ((k, v), {})}
-        for page in (16, 128):
-            *pages, table = paged(k, v, page)
-            held[f"page {page}"] = pages, {"page_table": table}
-        if torch.cuda.get_device_capability() >= (8, 9):
-            scales = dict.fromkeys(("k_scale", "v_scale"), torch.ones(shape[2], device="cuda"))
-            held["float8"] = [x.to(torch.float8_e4m3fn) for x in (k, v)], scales
-        calls = {
-            f"{name}{' by 1024' if split else ''}": ours("causal", q, *cache, lengths, split_size=split, **given)
-            for split in (None, 1024)
-            for name, (cache, given) in held.items()
-        }
+        calls = over_caches(q, k, v, lengths, 1024)
         calls |= {name: peer(backend, q, k, v) for name, backend in PEERS.items()}
         times = in_turns(calls)
         least = 2 * k.nbytes / limit
@@ -179,6 +193,18 @@ def long_caches(limit: float) -> list[dict[str, Any]]:
         print(f"B{b} {hq}:{hkv} D{d} keys {n}, {2 * k.nbytes >> 20} MiB, at copy bandwidth {least:.4f} ms")
         print("   " + ", ".join(f"{name} {x:.4f} ({least / x:.0%})" for name, x in times.items()), flush=True)
         found.append({"shape": shape, "limit": least, **times})
+    return found
+
+
+def drafted() -> list[dict[str, Any]]:
+    """Several new tokens of each sequence, as speculation has them checked."""
+    found = []
+    for *shape, new in DRAFTED:
+        times = in_turns(over_caches(*tensors(*shape, new), 512))
+        b, hq, hkv, n, d = shape
+        told = ", ".join(f"{name} {x:.4f}" for name, x in times.items())
+        print(f"B{b} {hq}:{hkv} D{d} keys {n}, {new} new tokens: {told}", flush=True)
+        found.append({"shape": (*shape, new), **times})
     return found
 
 
@@ -332,6 +358,7 @@ def swept(
     """Times of some calls of a variant with each of the tiles, best first; `size` is the row of the table."""
     launch = importlib.import_module(f"generated.{name}.decode_launch")
     runtime = importlib.import_module(f"generated.{name}.runtime")
+    runtime.launch_with_room = lambda start, stages: start(stages)  # a tile without room is none
     lines = []
     for tile in tiles:
         keys, warps, stages, split = tile
@@ -368,8 +395,8 @@ def main() -> None:
     elif given.latent:
         found = {"latent": latent_heads(limit)}
     else:
-        found = {"caches": long_caches(limit), "latent": latent_heads(limit), "lengths": mixed_lengths()}
-        found |= {"variants": variants(), "host": host_time()}
+        found = {"caches": long_caches(limit), "drafted": drafted(), "latent": latent_heads(limit)}
+        found |= {"lengths": mixed_lengths(), "variants": variants(), "host": host_time()}
     if given.json:
         given.json.write_text(json.dumps({"copy": limit, **found}, indent=1))
 

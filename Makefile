@@ -4,6 +4,8 @@ WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# processes of one test run share what Python makes of modules and pytest of assertions
+export PYTHONDONTWRITEBYTECODE :=
 FLOOR := .venv-floor
 NEWEST := .venv-newest
 # The parts of the suite that depend on the versions of triton and numpy.

@@ -141,8 +141,8 @@ class Cache:
             given, slots = turned(b), self.slots(b)
             as_it_came = not given and k.dtype == self.k.dtype
             first = max(0, len(k) - 8) if as_it_came else 0
-            for x, pages in ((k, self.k), (v, self.v)) if first else ():
-                pages[slots[:first] // self.size, slots[:first] % self.size] = x[:first]
+            for x, pages in ((k, self.k), (v, self.v)):
+                pages[slots[:first] // self.size, slots[:first] % self.size] = x[:first].to(pages.dtype)
             if len(k):
                 append(k[first:], v[first:], self.k, self.v, slots[first:], **given)
         return self

@@ -420,13 +420,14 @@ def test_new_tokens_of_variants(name: str, new: int) -> None:
 def test_drafted_tokens(new: int, width: int, page: int, held: torch.dtype) -> None:
     """Tiles of more rows than one new token has."""
     lengths = [3000, new, 129, 1025, 0]
-    dtype = torch.bfloat16 if held == torch.float8_e4m3fn else held
+    short = held == torch.float8_e4m3fn
+    dtype = torch.bfloat16 if short else held
     s = Sequences(
         lengths, [min(new, n) for n in lengths], HEADS, KV_HEADS, width, device="cuda", dtype=dtype, seed=width + new
     )
     module, cache = load("causal"), Cache(s, page or 16, paged=bool(page))
     scales: Values = {}
-    if held.itemsize == 1:
+    if short:
         s.k, s.v = ([x.to(held).to(dtype) for x in rows] for rows in (s.k, s.v))
         cache.k, cache.v = cache.k.to(held), cache.v.to(held)
         scales = dict.fromkeys(("k_scale", "v_scale"), torch.tensor(1.0, device="cuda"))

@@ -2,7 +2,7 @@
 #
 #   made from     specs/tree_decoding.yaml
 #   content hash  086a4419ef9e6ee0
-#   text hash     4dd1d4eae7a47344
+#   text hash     37709e9807530001
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -513,7 +513,7 @@ def attend_split(
         in_tree_mask_stride_query0, in_tree_mask_stride_query1
     )  # fmt: skip
     page = b if pages_ptr is None else find_tile(pages_ptr, first * BLOCK_N, lo, hi, BLOCK_N, PAGE)
-    # what masks load under a branch would cost all tiles
+    # what masks load under a branch would cost all tiles; the few that take one copy nothing ahead
     full_last = tl.minimum(tl.maximum(full_hi // BLOCK_N, first), last)
     for i in tl.range(first, full_last):
         k_start = i * BLOCK_N
@@ -521,7 +521,7 @@ def attend_split(
             acc, m, l, page, q_tile, k_start, q_unit, pages_ptr, k_scale_ptr, v_scale_ptr, keys, terms, PAGE, D,
             DV, BLOCK_N, BLOCK_D, BLOCK_DV, KV_HEADS, PRECISION, SUMS, IN_TWOS, FAR, TURNED, mixed=False
         )  # fmt: skip
-    for i in tl.range(full_last, last):
+    for i in tl.range(full_last, last, num_stages=1):
         k_start = i * BLOCK_N
         acc, m, l, page = attend(
             acc, m, l, page, q_tile, k_start, q_unit, pages_ptr, k_scale_ptr, v_scale_ptr, keys, terms, PAGE, D,

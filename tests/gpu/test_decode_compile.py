@@ -27,9 +27,10 @@ SPECS = {
     "sinking window": "rope: {layout: half}\nmask: [causal, sliding_window: {size: 128}]\nsink: true",
     "drafted": "rope: {layout: interleaved}\nmask: [tree]\nscore: [softcap: {cap: 30.0}, alibi]",
     "documents": "mask: [causal, segments]",
+    "decays": "mask: [causal]\nscore: [log_decay]",
     "latent": "latent: true\nmask: [causal]",
 }
-NARROW = [name for name in SPECS if name != "latent"]
+NARROW = [name for name in SPECS if name not in ("decays", "latent")]
 WIDTHS = [("causal", 64), *((name, 128) for name in NARROW), ("causal", 256), ("causal", 512), ("latent", 576)]
 
 
@@ -53,6 +54,38 @@ def test_kernels_compile(compiler: Compiler, tmp_path: Path, name: str, width: i
         assert products == 2 * (32 * 8 * 128) // (16 * 8 * 16) // 2
     # a loop that loads as it goes would have one tile of keys and one of values at most
     assert shared >= 2 * 2 * (16 if width >= 256 else 32) * width * 2
+
+
+MANY = """
+import sys
+from pathlib import Path
+import unformatted
+from attnforge.gpu import compile
+from attnforge.plan import splits
+target = compile.targets(["sm_90"])["sm_90"]
+
+folder, width = Path(sys.argv[1]), int(sys.argv[2])
+cases = unformatted.launches(folder / "some.yaml", folder, width, "bf16")
+decode = cases.planned.decode
+(kernel,) = (x for x in decode.kernels if x.name == "attend_split")
+tile = splits.tile(decode.splits, False, width, "bf16", "sm_90", rows=64)
+made = compile.measured(cases.decoding(kernel, tile), target)
+print(tile.block_m, made.shared, made.registers * made.threads)
+"""
+
+
+@pytest.mark.parametrize(("name", "width"), [("drafted", 128), ("decays", 64), ("decays", 128)])
+def test_a_multiprocessor_has_room_for_two_tiles_of_many_rows(
+    compiler: Compiler, tmp_path: Path, name: str, width: int
+) -> None:
+    """What masks and scores load beside keys and values would take the second one's place."""
+    (tmp_path / "some.yaml").write_text(f"name: some\nexports: [decode]\n{SPECS[name]}\n")
+    (line,) = compiler.run(MANY, tmp_path, str(width))
+    rows, shared, registers = map(int, line.split())
+    assert rows == 64
+    # of 228 KiB, of which each program takes one more, and of 64 K registers
+    assert 2 * (shared + 1024) <= 228 * 1024
+    assert 2 * registers <= 64 * 1024
 
 
 FLOAT8 = """

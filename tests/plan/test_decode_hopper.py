@@ -145,7 +145,7 @@ def test_products_of_hopper_gpus_have_64_rows(
         monkeypatch.setattr(launch.runtime, "architecture", lambda device, arch=arch: arch)
         assert launch.split_of(q, k, v, 1, None)[0] == expected
         if kind == dtype:
-            assert splits.tile(True, width, name, arch, heads).block_m == expected
+            assert splits.tile(splits.table(True, False), True, width, name, arch, heads).block_m == expected
 
 
 @pytest.mark.parametrize("split_size", [None, 128, 1024, 2048])

@@ -61,7 +61,7 @@ class Cases(NamedTuple):
         if decode := self.planned.decode:
             latent = self.planned.spec.latent
             found += [[case] for case in self.decoding_on_hopper()] if arch.removesuffix("a") == "sm_90" else []
-            tile = splits.tile(latent, self.head_dim, self.dtype, arch, 128 if latent else 4)
+            tile = splits.tile(decode.splits, latent, self.head_dim, self.dtype, arch, 128 if latent else 4)
             for kernel in decode.kernels:
                 # fewer stages take less room
                 stages = range(tile.num_stages if kernel.step else 1, 0, -1)

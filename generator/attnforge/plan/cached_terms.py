@@ -62,6 +62,11 @@ class CachedTerms(KernelTerms):
         begins = [access for access in self.accesses if access.input.source]
         return tuple(cached_sums.narrowed(access) for access in begins)
 
+    @property
+    def loading(self) -> bool:
+        """Whether scores take from tensors what differs between keys."""
+        return any("k" in self.extent(access) for access in self.accesses if access in self.scored)
+
     def loads(self, site: Site) -> tuple[Statement, ...]:
         """The statements that make accesses available, by where they run: "program", "step", or "mask" in steps."""
         found = list(self.before(site))

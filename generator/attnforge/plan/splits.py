@@ -43,6 +43,12 @@ _TABLE: Table = {
         512: (_any(16, 8, 2, 256), _any(16, 8, 2, 1024), _any(16, 8, 2, 1024)),
     },
 }
+# of up to 64 rows whose scores take from tensors: what they take is copied ahead like keys, and of larger tiles a
+# multiprocessor would have room for one
+_LOADING: dict[str, dict[int, Split]] = {
+    "16BIT": {64: _any(64, 4, 3, 1024), 128: _any(32, 4, 3, 1024)},
+    "FLOAT8": {64: _any(64, 4, 3, 1024)},
+}
 # of specs that say `latent`, beside those, for values that are columns of keys. With all 128 heads a program has 64 of
 # them: their sum takes half of the registers of 8 warps, their queries 72 KB of shared memory, a tile of 32 keys 36 KB.
 # Tiles of 64 keys multiply with more ease, but leave room for two, of which one is under way, and spill
@@ -66,9 +72,12 @@ PAIRED = 7  # programs of a multiprocessor from which on one reads two key heads
 CROWD = 448  # columns of all programs of a multiprocessor, from which on they hide each other's loads
 
 
-def table(latent: bool) -> Table:
-    """The tiles and splits of a spec that says `latent` or does not."""
-    return {kind: sizes | (_LATENT[kind] if latent else {}) for kind, sizes in _TABLE.items()}
+def table(latent: bool, loading: bool) -> Table:
+    """The tiles and splits of a spec that says `latent` or does not, and whose scores take from tensors or do not."""
+    sizes = {kind: sizes | (_LATENT[kind] if latent else {}) for kind, sizes in _TABLE.items()}
+    for kind, found in _LOADING.items() if loading else ():
+        sizes[kind] |= {size: (*sizes[kind][size][:2], many) for size, many in found.items()}
+    return sizes
 
 
 def joined(splits: int, columns: int) -> tuple[int, int]:
@@ -81,9 +90,9 @@ def joined(splits: int, columns: int) -> tuple[int, int]:
     return chunks, min(columns, 1024 // chunks)
 
 
-def tile(latent: bool, head_dim: int, dtype: str, arch: str, rows: int) -> Tile:
+def tile(found: Table, latent: bool, head_dim: int, dtype: str, arch: str, rows: int) -> Tile:
     """The tile of a call with so many rows for each key head, and no `split_size`; generated code has the same rule."""
-    sizes = table(latent)["FP32" if dtype == "fp32" else "16BIT"]
+    sizes = found["FP32" if dtype == "fp32" else "16BIT"]
     short, _, many = next(found for size, found in sizes.items() if head_dim <= size)
     whole = dtype != "fp32" and family(arch) == "sm_90"
     roomy = head_dim <= 256 or whole

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -85,7 +84,7 @@ class Decode:
     @property
     def splits(self) -> Table:
         """Tiles and splits by head size."""
-        return table(self.spec.latent)
+        return table(self.spec.latent, self.terms.loading)
 
     @cached_property
     def arguments(self) -> tuple[CachedArgument, ...]:
@@ -259,29 +258,33 @@ class Decode:
     @property
     def _visit(self) -> tuple[Block, ...]:
         """The statements that attend to the tiles of a split that the rows see."""
-        place = Statement("k_start", "i * BLOCK_N")
         found = "find_tile(pages_ptr, first * BLOCK_N, lo, hi, BLOCK_N, PAGE)"
-        mixed = Statement("mixed", "(k_start < full_lo) | (k_start + BLOCK_N > full_hi)")
-        loops: tuple[Block, ...] = (Loop("i", "first", "last", (place, mixed, self.step.call("mixed", ""))),)
-        if self.terms.loads("mask"):
-            begin = "full_first" if self.span.tiles.left else "first"
-            loops = (
-                Comment("what masks load under a branch would cost all tiles"),
-                *self._full(begin),
-                *(
-                    Loop("i", one, end, (place, self.step.call(str(one != begin), "")))
-                    for one, end in itertools.pairwise(dict.fromkeys(("first", begin, "full_last", "last")))
-                ),
-            )
         page = Statement("page", f"b if pages_ptr is None else {found}")
-        return self.span.visit(*self.step.packed, page, *loops, narrowed=self.terms.narrowed)
+        return self.span.visit(*self.step.packed, page, *self._loops, narrowed=self.terms.narrowed)
 
-    @staticmethod
-    def _full(begin: str) -> Iterator[Block]:
-        """The statements that tell the tiles that need no mask, from `begin` to `full_last`."""
+    @property
+    def _loops(self) -> Iterator[Block]:
+        """The loops over tiles, those that need no mask apart where a mask loads."""
+        if not self.terms.loads("mask"):
+            mixed = Statement("mixed", "(k_start < full_lo) | (k_start + BLOCK_N > full_hi)")
+            yield self._loop("first", "last", "mixed", mixed)
+            return
+        if not self.span.tiles.full:
+            yield self._loop("first", "last", "True")
+            return
+        begin = "full_first" if self.span.tiles.left else "first"
+        yield Comment("what masks load under a branch would cost all tiles; the few that take one copy nothing ahead")
         if begin != "first":
             yield Statement(begin, "tl.minimum(tl.maximum(tl.cdiv(full_lo, BLOCK_N), first), last)")
+            yield self._loop("first", begin, "True", stages=1)
         yield Statement("full_last", f"tl.minimum(tl.maximum(full_hi // BLOCK_N, {begin}), last)")
+        yield self._loop(begin, "full_last", "False")
+        yield self._loop("full_last", "last", "True", stages=1)
+
+    def _loop(self, begin: str, end: str, mixed: str, *before: Block, stages: int | None = None) -> Loop:
+        """One that attends to the tiles of a split, each of which takes a mask where it is `mixed`."""
+        step = self.step.call(mixed, "")
+        return Loop("i", begin, end, (Statement("k_start", "i * BLOCK_N"), *before, step), stages)
 
     @property
     def _queries(self) -> tuple[Block, ...]:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a96cc959d1a30ff0
-#   text hash     695ae8639897bf78
+#   content hash  91454e569f97590e
+#   text hash     0db301153e337483
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

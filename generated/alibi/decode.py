@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a96cc959d1a30ff0
-#   text hash     30e2e941f829bf3c
+#   content hash  91454e569f97590e
+#   text hash     51785f84dac7287d
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a96cc959d1a30ff0
-#   text hash     3c569085541d96d0
+#   content hash  91454e569f97590e
+#   text hash     b7117e9685b7030e
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

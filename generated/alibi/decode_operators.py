@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a96cc959d1a30ff0
-#   text hash     617cd4d0b9ec14fe
+#   content hash  91454e569f97590e
+#   text hash     2da83393d3283241
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a96cc959d1a30ff0
-#   text hash     ed45433e1b66e78e
+#   content hash  91454e569f97590e
+#   text hash     cdfa12bb60c7597b
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a96cc959d1a30ff0
-#   text hash     91b845ed210f41ed
+#   content hash  91454e569f97590e
+#   text hash     7127deffd8819353
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

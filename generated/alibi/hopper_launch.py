@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a96cc959d1a30ff0
-#   text hash     59adf932110bd106
+#   content hash  91454e569f97590e
+#   text hash     bcde3faf9cd4e97a
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a96cc959d1a30ff0
-#   text hash     ca54d651b9820f25
+#   content hash  91454e569f97590e
+#   text hash     9daa717b9e5e8891
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a96cc959d1a30ff0
-#   text hash     62e8545b6d84485e
+#   content hash  91454e569f97590e
+#   text hash     02aecfa8e2554795
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

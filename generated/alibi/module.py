@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a96cc959d1a30ff0
-#   text hash     d2be87e2b5646c6f
+#   content hash  91454e569f97590e
+#   text hash     f966a1b2d7e34078
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

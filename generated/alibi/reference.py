@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a96cc959d1a30ff0
-#   text hash     5c881adbff1752af
+#   content hash  91454e569f97590e
+#   text hash     de5a89cd36a95c02
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a96cc959d1a30ff0
-#   text hash     34892f1e90b3b337
+#   content hash  91454e569f97590e
+#   text hash     e6528888079d1534
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

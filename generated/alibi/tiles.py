@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a96cc959d1a30ff0
-#   text hash     97d1ae6fe2f6e276
+#   content hash  91454e569f97590e
+#   text hash     f15ea6f8ea3afd33
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  672417466cbbd8d8
-#   text hash     c84598ac40c31d5a
+#   content hash  4d288f704cd93d4d
+#   text hash     749f8b7d958b4cb4
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

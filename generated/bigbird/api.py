@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  672417466cbbd8d8
-#   text hash     5d3b4b15d08c797b
+#   content hash  4d288f704cd93d4d
+#   text hash     fe962922475f3d20
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

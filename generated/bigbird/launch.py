@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  672417466cbbd8d8
-#   text hash     9af1915f76091dc2
+#   content hash  4d288f704cd93d4d
+#   text hash     6b399d0b9d8a3844
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

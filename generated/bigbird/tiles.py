@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  672417466cbbd8d8
-#   text hash     d2bd2ec46f3150e1
+#   content hash  4d288f704cd93d4d
+#   text hash     21d554b8ae3dd22c
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5a142cbcb3785731
-#   text hash     1011965803a84b3d
+#   content hash  aeba05218adee929
+#   text hash     aad9db6f3340a70a
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5a142cbcb3785731
-#   text hash     98fe149e0c54124a
+#   content hash  aeba05218adee929
+#   text hash     ca6229f263ecd83c
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

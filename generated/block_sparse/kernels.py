@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5a142cbcb3785731
-#   text hash     abe6a7f212fc21e8
+#   content hash  aeba05218adee929
+#   text hash     770f0d8fa1b1de0c
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5a142cbcb3785731
-#   text hash     a9251ce22345507e
+#   content hash  aeba05218adee929
+#   text hash     76c43ed182f5646f
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5a142cbcb3785731
-#   text hash     e94abf2e550bd6a9
+#   content hash  aeba05218adee929
+#   text hash     1c9423aecd269ff6
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

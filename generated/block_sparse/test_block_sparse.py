@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5a142cbcb3785731
-#   text hash     a190b307b994b5c7
+#   content hash  aeba05218adee929
+#   text hash     8024e7c7e96e10b3
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

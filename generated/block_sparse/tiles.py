@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5a142cbcb3785731
-#   text hash     6157c2b43b542fde
+#   content hash  aeba05218adee929
+#   text hash     6d9c8f47f18df044
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

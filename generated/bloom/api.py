@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  902302f37d9800a3
-#   text hash     89b3fb57d3a7b7a4
+#   content hash  e5edd3f9a4621670
+#   text hash     3ab618500c393caa
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  902302f37d9800a3
-#   text hash     387ee29f5b60ce82
+#   content hash  e5edd3f9a4621670
+#   text hash     09fb37149d4d9602
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  902302f37d9800a3
-#   text hash     80f1347aee52dd6e
+#   content hash  e5edd3f9a4621670
+#   text hash     0562dcab66dcd457
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

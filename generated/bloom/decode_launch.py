@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  902302f37d9800a3
-#   text hash     9998ebe13ea0accd
+#   content hash  e5edd3f9a4621670
+#   text hash     89e61ed043018647
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

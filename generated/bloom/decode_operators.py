@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  902302f37d9800a3
-#   text hash     64555c9946029d58
+#   content hash  e5edd3f9a4621670
+#   text hash     5b3bdaafb320594d
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  902302f37d9800a3
-#   text hash     7a830b870c3716ce
+#   content hash  e5edd3f9a4621670
+#   text hash     1b9cdf221e93c37a
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  902302f37d9800a3
-#   text hash     eb41b5eac79c9ff7
+#   content hash  e5edd3f9a4621670
+#   text hash     49c5dec71adedd17
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  902302f37d9800a3
-#   text hash     1520bed42ba869b5
+#   content hash  e5edd3f9a4621670
+#   text hash     4abeefe9c6576ea4
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

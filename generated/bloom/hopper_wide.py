@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  902302f37d9800a3
-#   text hash     2d0daf5e0e9cb9bf
+#   content hash  e5edd3f9a4621670
+#   text hash     1cb33636882e9412
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  902302f37d9800a3
-#   text hash     d85f8549b325a351
+#   content hash  e5edd3f9a4621670
+#   text hash     58afca1ae0079f89
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

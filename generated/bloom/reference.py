@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  902302f37d9800a3
-#   text hash     6707914c073e1981
+#   content hash  e5edd3f9a4621670
+#   text hash     a00a119c5af857a4
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  902302f37d9800a3
-#   text hash     aa995d3316afbdba
+#   content hash  e5edd3f9a4621670
+#   text hash     d70f3ddc4dd9a468
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  902302f37d9800a3
-#   text hash     ba90b7acdf75ccd3
+#   content hash  e5edd3f9a4621670
+#   text hash     910ded82de89ad74
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

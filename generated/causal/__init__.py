@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  53f718c69c9f579f
-#   text hash     2ecf70b40b548fd7
+#   content hash  f0d86a6c90c239cb
+#   text hash     6410d3fefaccfd83
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

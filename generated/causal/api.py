@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  53f718c69c9f579f
-#   text hash     eece9eb489d2778b
+#   content hash  f0d86a6c90c239cb
+#   text hash     835badac4a99715a
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

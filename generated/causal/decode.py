@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  53f718c69c9f579f
-#   text hash     98495b355d7323b0
+#   content hash  f0d86a6c90c239cb
+#   text hash     6e6d25f06e613a81
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

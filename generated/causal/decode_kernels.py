@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  53f718c69c9f579f
-#   text hash     79e1642f80222796
+#   content hash  f0d86a6c90c239cb
+#   text hash     26e2bfae201495a6
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  53f718c69c9f579f
-#   text hash     69b57617df38750a
+#   content hash  f0d86a6c90c239cb
+#   text hash     c9d8d328c2889b8f
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

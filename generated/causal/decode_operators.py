@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  53f718c69c9f579f
-#   text hash     68b16f715286fa8b
+#   content hash  f0d86a6c90c239cb
+#   text hash     6c0a5c7a66ef7b43
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  53f718c69c9f579f
-#   text hash     5300df3d410a1a6f
+#   content hash  f0d86a6c90c239cb
+#   text hash     85ab749042132839
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  53f718c69c9f579f
-#   text hash     e96dfd23f5cd893f
+#   content hash  f0d86a6c90c239cb
+#   text hash     93adb80d72734d75
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  53f718c69c9f579f
-#   text hash     36aeabe7547f9386
+#   content hash  f0d86a6c90c239cb
+#   text hash     9393a2ab517c7625
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

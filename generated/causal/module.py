@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  53f718c69c9f579f
-#   text hash     edd0422f9d03649e
+#   content hash  f0d86a6c90c239cb
+#   text hash     3aaebb681dadd979
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  53f718c69c9f579f
-#   text hash     e5369ae818e79d8b
+#   content hash  f0d86a6c90c239cb
+#   text hash     f9e83ea5d3a3f9f7
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  53f718c69c9f579f
-#   text hash     875c7ded0cf19afd
+#   content hash  f0d86a6c90c239cb
+#   text hash     9c180932601883a9
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  53f718c69c9f579f
-#   text hash     7fb8737ea0f738bd
+#   content hash  f0d86a6c90c239cb
+#   text hash     d6a53ac61f9b5d9e
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  53f718c69c9f579f
-#   text hash     77b31524bedc9a74
+#   content hash  f0d86a6c90c239cb
+#   text hash     74c7cf5e1ffaf1f8
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

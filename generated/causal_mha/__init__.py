@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8caa00d43fca1743
-#   text hash     957bc6339a8cd799
+#   content hash  49c53f333ef9a68a
+#   text hash     2f3c7976244f0e6d
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

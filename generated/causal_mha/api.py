@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8caa00d43fca1743
-#   text hash     e42c491fb68f737f
+#   content hash  49c53f333ef9a68a
+#   text hash     f67fd1079f0002bc
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8caa00d43fca1743
-#   text hash     1cedb580be1425b3
+#   content hash  49c53f333ef9a68a
+#   text hash     86487207b0c989aa
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

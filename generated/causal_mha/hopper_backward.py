@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8caa00d43fca1743
-#   text hash     ad42023568f1e4f3
+#   content hash  49c53f333ef9a68a
+#   text hash     aa822a7920e171b1
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8caa00d43fca1743
-#   text hash     390f91edd3d897e9
+#   content hash  49c53f333ef9a68a
+#   text hash     08b1ffe122e754a3
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

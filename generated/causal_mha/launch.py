@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8caa00d43fca1743
-#   text hash     156de29fde82c6ee
+#   content hash  49c53f333ef9a68a
+#   text hash     2ff6a1be8ae2766c
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8caa00d43fca1743
-#   text hash     21752c12b793fe3b
+#   content hash  49c53f333ef9a68a
+#   text hash     425869dc51b67f2a
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8caa00d43fca1743
-#   text hash     a5dc91da165e72dc
+#   content hash  49c53f333ef9a68a
+#   text hash     bd89cbcbd7e5aed0
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

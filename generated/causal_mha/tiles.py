@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8caa00d43fca1743
-#   text hash     dcc58a2a7ae56600
+#   content hash  49c53f333ef9a68a
+#   text hash     e27e1be02ae104fc
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8caa00d43fca1743
-#   text hash     0cdcd6a946497c1b
+#   content hash  49c53f333ef9a68a
+#   text hash     9eebdf6b0c6f5d79
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

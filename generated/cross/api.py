@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6d01cc7b3d012567
-#   text hash     f8ef283f89d9bdf7
+#   content hash  6bdfce56fec96ed8
+#   text hash     f9bf50d093afa1ff
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6d01cc7b3d012567
-#   text hash     a6d97936fe2b1684
+#   content hash  6bdfce56fec96ed8
+#   text hash     d0701919ca724a3d
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

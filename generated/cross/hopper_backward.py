@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6d01cc7b3d012567
-#   text hash     415df13bdbc4f044
+#   content hash  6bdfce56fec96ed8
+#   text hash     90667c3da49b3b7b
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

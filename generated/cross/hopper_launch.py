@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6d01cc7b3d012567
-#   text hash     ae50df645ea2a6f0
+#   content hash  6bdfce56fec96ed8
+#   text hash     2afc42d86754068a
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

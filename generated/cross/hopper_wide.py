@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6d01cc7b3d012567
-#   text hash     22c940668a076800
+#   content hash  6bdfce56fec96ed8
+#   text hash     0975d1204e89e2ac
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

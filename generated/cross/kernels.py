@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6d01cc7b3d012567
-#   text hash     e26c44e4bdaf2dc9
+#   content hash  6bdfce56fec96ed8
+#   text hash     8f5c2cd057e42cc8
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

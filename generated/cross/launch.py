@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6d01cc7b3d012567
-#   text hash     994938371879f73b
+#   content hash  6bdfce56fec96ed8
+#   text hash     2de42cacd9c3cfd2
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6d01cc7b3d012567
-#   text hash     f9e626bc0e10791a
+#   content hash  6bdfce56fec96ed8
+#   text hash     c572262e5b967fff
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

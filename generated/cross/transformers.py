@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6d01cc7b3d012567
-#   text hash     51b31dcfc6dfa520
+#   content hash  6bdfce56fec96ed8
+#   text hash     0afe92f1e30bf692
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4ecb5def1743f121
-#   text hash     391285fac103ca53
+#   content hash  169253a6e7ae67d0
+#   text hash     9c1a8e646d58d6b9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

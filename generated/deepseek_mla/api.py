@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4ecb5def1743f121
-#   text hash     432f04faed928d69
+#   content hash  169253a6e7ae67d0
+#   text hash     e1cceb30838512d9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

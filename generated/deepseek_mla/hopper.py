@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4ecb5def1743f121
-#   text hash     1ba073bfda4146b3
+#   content hash  169253a6e7ae67d0
+#   text hash     ae497f4ca5ce17bb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

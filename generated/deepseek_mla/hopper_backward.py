@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4ecb5def1743f121
-#   text hash     c6ab516ce230ca4f
+#   content hash  169253a6e7ae67d0
+#   text hash     37fce07466c150c3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4ecb5def1743f121
-#   text hash     f865b06849ebb3b0
+#   content hash  169253a6e7ae67d0
+#   text hash     d4e49b4cba40750f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4ecb5def1743f121
-#   text hash     f6c6823438124ce4
+#   content hash  169253a6e7ae67d0
+#   text hash     c6d4fa04774ff66d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4ecb5def1743f121
-#   text hash     fdfdc3efd32b3181
+#   content hash  169253a6e7ae67d0
+#   text hash     2973322c694ad2bf
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4ecb5def1743f121
-#   text hash     cb8f7feec35a195b
+#   content hash  169253a6e7ae67d0
+#   text hash     c08b5701d6e21228
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

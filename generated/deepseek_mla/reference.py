@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4ecb5def1743f121
-#   text hash     72b34c2b4823d68b
+#   content hash  169253a6e7ae67d0
+#   text hash     ab35a2f62873627e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4ecb5def1743f121
-#   text hash     1fc95c56e3358be6
+#   content hash  169253a6e7ae67d0
+#   text hash     6bfba173a66bb64e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

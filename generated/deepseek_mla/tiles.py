@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4ecb5def1743f121
-#   text hash     116a0b1e12df5af7
+#   content hash  169253a6e7ae67d0
+#   text hash     d0564d3493b17051
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

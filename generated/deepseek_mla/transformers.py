@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4ecb5def1743f121
-#   text hash     d0693fa50613309e
+#   content hash  169253a6e7ae67d0
+#   text hash     50b9841c0c7af886
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

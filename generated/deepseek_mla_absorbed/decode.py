@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2ff24f7fd4470029
-#   text hash     655b786f6315c0e6
+#   content hash  5fb12d159209a879
+#   text hash     7935f87e7e12f0ab
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2ff24f7fd4470029
-#   text hash     15ab2b8a1499a12c
+#   content hash  5fb12d159209a879
+#   text hash     83eca71f55ee380a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; other names as at its head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2ff24f7fd4470029
-#   text hash     6f824bf7fe7024e0
+#   content hash  5fb12d159209a879
+#   text hash     8775e34bf2794638
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2ff24f7fd4470029
-#   text hash     b64c4e1be8940c7b
+#   content hash  5fb12d159209a879
+#   text hash     5956be0514610a4b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2ff24f7fd4470029
-#   text hash     cab3f649444f8862
+#   content hash  5fb12d159209a879
+#   text hash     15ba1d79b061cddd
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

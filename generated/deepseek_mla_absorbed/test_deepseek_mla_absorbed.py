@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2ff24f7fd4470029
-#   text hash     c68b134d2577c778
+#   content hash  5fb12d159209a879
+#   text hash     6982ce2b5c29012b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

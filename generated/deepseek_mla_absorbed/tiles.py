@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2ff24f7fd4470029
-#   text hash     f0b3cac10e28ed21
+#   content hash  5fb12d159209a879
+#   text hash     d9d867b37f9a28ad
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

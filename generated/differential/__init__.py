@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2aa4439cc6a85a54
-#   text hash     e0a1f79f1eb5f9d0
+#   content hash  be14b0a2ccb496b2
+#   text hash     0ab70179c99d7fdb
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2aa4439cc6a85a54
-#   text hash     d22c4a9d8c2635c4
+#   content hash  be14b0a2ccb496b2
+#   text hash     a8ab5ef3807997a9
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2aa4439cc6a85a54
-#   text hash     0d33c3ce5e5794b1
+#   content hash  be14b0a2ccb496b2
+#   text hash     e3df6ea5eb28800e
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

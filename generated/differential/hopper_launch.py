@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2aa4439cc6a85a54
-#   text hash     0359758ee7b5505b
+#   content hash  be14b0a2ccb496b2
+#   text hash     1e4de1417c18dffb
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2aa4439cc6a85a54
-#   text hash     63657e635deb7a49
+#   content hash  be14b0a2ccb496b2
+#   text hash     8a055fe3d7d11ba4
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2aa4439cc6a85a54
-#   text hash     57603dba57c866c6
+#   content hash  be14b0a2ccb496b2
+#   text hash     04c741e2623370fc
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2aa4439cc6a85a54
-#   text hash     954e0b6a5de2bee9
+#   content hash  be14b0a2ccb496b2
+#   text hash     bf8f7c0ec6bf52bd
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

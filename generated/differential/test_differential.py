@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2aa4439cc6a85a54
-#   text hash     8e1ae61f8eb569f7
+#   content hash  be14b0a2ccb496b2
+#   text hash     8b781ed7ab69edb3
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

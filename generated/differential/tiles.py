@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2aa4439cc6a85a54
-#   text hash     4b8187985e13022c
+#   content hash  be14b0a2ccb496b2
+#   text hash     eeac92781a518aea
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

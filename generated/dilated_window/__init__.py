@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a62c34ec043b227a
-#   text hash     39be235814ddc9cf
+#   content hash  f2ef7a385095f773
+#   text hash     69c5a9e92c33fe33
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a62c34ec043b227a
-#   text hash     5cb0fe5f5a75345f
+#   content hash  f2ef7a385095f773
+#   text hash     a1fa4aceae42a717
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

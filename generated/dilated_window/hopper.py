@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a62c34ec043b227a
-#   text hash     b794628032b8ab24
+#   content hash  f2ef7a385095f773
+#   text hash     0b84a7d32a863f7d
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

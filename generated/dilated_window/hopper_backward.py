@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a62c34ec043b227a
-#   text hash     cae1e41ea29dc831
+#   content hash  f2ef7a385095f773
+#   text hash     8c76ce902354bd35
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a62c34ec043b227a
-#   text hash     9b733b9c01ab655d
+#   content hash  f2ef7a385095f773
+#   text hash     78280a1d37c61fee
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

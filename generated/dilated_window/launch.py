@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a62c34ec043b227a
-#   text hash     5525afca243ba4aa
+#   content hash  f2ef7a385095f773
+#   text hash     d394a39cbaf6aeef
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a62c34ec043b227a
-#   text hash     8188d7720b16e564
+#   content hash  f2ef7a385095f773
+#   text hash     2e34d76c42415588
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a62c34ec043b227a
-#   text hash     77ce38ec555539af
+#   content hash  f2ef7a385095f773
+#   text hash     1b8e7c8a723804dc
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

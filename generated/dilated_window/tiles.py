@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a62c34ec043b227a
-#   text hash     e432fcb2ca77306b
+#   content hash  f2ef7a385095f773
+#   text hash     ca425fe022f828ce
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  fcbee314c8b2873f
-#   text hash     024396d54cf029d6
+#   content hash  1550caf49a35d6ef
+#   text hash     af4a4bce2f94ec38
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

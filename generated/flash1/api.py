@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  fcbee314c8b2873f
-#   text hash     9fa54b9249fb0ddc
+#   content hash  1550caf49a35d6ef
+#   text hash     b5d925295f7c7fe5
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

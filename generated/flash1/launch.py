@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  fcbee314c8b2873f
-#   text hash     7d461dcca6c512da
+#   content hash  1550caf49a35d6ef
+#   text hash     1dff128b334ef51d
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  fcbee314c8b2873f
-#   text hash     398443e1a4338cb1
+#   content hash  1550caf49a35d6ef
+#   text hash     017cdcf4016f1d05
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

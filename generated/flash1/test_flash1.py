@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  fcbee314c8b2873f
-#   text hash     eb16b650364c401e
+#   content hash  1550caf49a35d6ef
+#   text hash     5fbef78351f58847
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  fcbee314c8b2873f
-#   text hash     6921c63aab544a81
+#   content hash  1550caf49a35d6ef
+#   text hash     057b1567520b73fd
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

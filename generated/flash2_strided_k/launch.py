@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5aabb742a3b1f101
-#   text hash     8034bca470300800
+#   content hash  e1eaa01528035b24
+#   text hash     cb629e0138074e67
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5aabb742a3b1f101
-#   text hash     fbb0ca7770748b53
+#   content hash  e1eaa01528035b24
+#   text hash     48c2c97d565b67bd
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5aabb742a3b1f101
-#   text hash     4560e2b4b97ba00d
+#   content hash  e1eaa01528035b24
+#   text hash     c32fd5257179bb19
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  dade69f9bd9c085f
-#   text hash     66e01d14df4cbd37
+#   content hash  458d0416eb6554ae
+#   text hash     d52c696b914a583b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  dade69f9bd9c085f
-#   text hash     079b5a838ffa1985
+#   content hash  458d0416eb6554ae
+#   text hash     0bbfac910d47bdb7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  dade69f9bd9c085f
-#   text hash     67fc1bc4ca281521
+#   content hash  458d0416eb6554ae
+#   text hash     422d4347398f31f9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

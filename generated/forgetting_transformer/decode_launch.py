@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  dade69f9bd9c085f
-#   text hash     0efb2606ed7c6bac
+#   content hash  458d0416eb6554ae
+#   text hash     df6ebd71aefb05bc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  dade69f9bd9c085f
-#   text hash     b9d6d6b18e60595b
+#   content hash  458d0416eb6554ae
+#   text hash     067dd1a85ad6f61e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  dade69f9bd9c085f
-#   text hash     1ee77e710889ef65
+#   content hash  458d0416eb6554ae
+#   text hash     f24e69f8d1ad4986
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  dade69f9bd9c085f
-#   text hash     0f9b7509377cf03f
+#   content hash  458d0416eb6554ae
+#   text hash     b67bd6b735e9eaa5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

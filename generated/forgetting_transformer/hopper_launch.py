@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  dade69f9bd9c085f
-#   text hash     f2ea6bc188af8b23
+#   content hash  458d0416eb6554ae
+#   text hash     0854057bbdc9a213
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

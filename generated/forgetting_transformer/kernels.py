@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  dade69f9bd9c085f
-#   text hash     ca264d149137b46f
+#   content hash  458d0416eb6554ae
+#   text hash     031c4a9c436fa7d5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  dade69f9bd9c085f
-#   text hash     cc71b22d7e3b7423
+#   content hash  458d0416eb6554ae
+#   text hash     0be3d446453ce3ae
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

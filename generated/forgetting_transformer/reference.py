@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  dade69f9bd9c085f
-#   text hash     39b1cf07c14160a6
+#   content hash  458d0416eb6554ae
+#   text hash     0b723404e1fcf54b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  dade69f9bd9c085f
-#   text hash     bb5bf92aa911006e
+#   content hash  458d0416eb6554ae
+#   text hash     2f8b780885ba7cbc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  dade69f9bd9c085f
-#   text hash     d58c729f3c1c20bb
+#   content hash  458d0416eb6554ae
+#   text hash     59f73b0c98452b56
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

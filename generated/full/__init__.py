@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bb7e26b2d86ead4f
-#   text hash     85590d4da603b336
+#   content hash  f86d28694a6af958
+#   text hash     815fb635fec124f8
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

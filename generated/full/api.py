@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bb7e26b2d86ead4f
-#   text hash     71eec0ab5f6bd03f
+#   content hash  f86d28694a6af958
+#   text hash     d9879d36dced00c2
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bb7e26b2d86ead4f
-#   text hash     a543c75570e3a54a
+#   content hash  f86d28694a6af958
+#   text hash     3fe8e9503ce15265
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

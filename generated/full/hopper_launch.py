@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bb7e26b2d86ead4f
-#   text hash     33a1c95b63e7610d
+#   content hash  f86d28694a6af958
+#   text hash     9041b3542e9de018
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

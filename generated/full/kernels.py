@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bb7e26b2d86ead4f
-#   text hash     6dd2df1bc13ab840
+#   content hash  f86d28694a6af958
+#   text hash     56987e1a1505e3d7
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

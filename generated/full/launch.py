@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bb7e26b2d86ead4f
-#   text hash     9ca50830abf1e4ec
+#   content hash  f86d28694a6af958
+#   text hash     f7b9a0b50fe57df3
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bb7e26b2d86ead4f
-#   text hash     46308a2b805ad333
+#   content hash  f86d28694a6af958
+#   text hash     030a12917c3fb068
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

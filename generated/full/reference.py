@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bb7e26b2d86ead4f
-#   text hash     34bab8019fb73611
+#   content hash  f86d28694a6af958
+#   text hash     923e3490303e7cf5
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

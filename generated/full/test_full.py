@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bb7e26b2d86ead4f
-#   text hash     c63df202f40a4e07
+#   content hash  f86d28694a6af958
+#   text hash     8706d3f09924a637
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

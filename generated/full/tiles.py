@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bb7e26b2d86ead4f
-#   text hash     521316a34c9e1af0
+#   content hash  f86d28694a6af958
+#   text hash     14afe7487f330e4c
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

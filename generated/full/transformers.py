@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bb7e26b2d86ead4f
-#   text hash     69bbc62d1fd20c30
+#   content hash  f86d28694a6af958
+#   text hash     c30cfa0574a4274f
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

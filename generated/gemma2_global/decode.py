@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d3ac999fddf1c3de
-#   text hash     4ddc7abbd56278ca
+#   content hash  6f454e406676811e
+#   text hash     e2bdd6bd4e250862
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d3ac999fddf1c3de
-#   text hash     2bb3295de5e9431a
+#   content hash  6f454e406676811e
+#   text hash     b3def571bdb4c79f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

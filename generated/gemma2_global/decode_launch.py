@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d3ac999fddf1c3de
-#   text hash     cb4ad22f362a96f5
+#   content hash  6f454e406676811e
+#   text hash     4ed7410dab0e6729
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

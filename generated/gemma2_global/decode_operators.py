@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d3ac999fddf1c3de
-#   text hash     c574901530735467
+#   content hash  6f454e406676811e
+#   text hash     41cff34aa6df749b
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

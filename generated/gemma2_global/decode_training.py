@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d3ac999fddf1c3de
-#   text hash     c85f4fff281ec76b
+#   content hash  6f454e406676811e
+#   text hash     455214c3a0ee2180
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

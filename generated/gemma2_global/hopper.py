@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d3ac999fddf1c3de
-#   text hash     97c4c234d8eaa2c6
+#   content hash  6f454e406676811e
+#   text hash     a5a7ba7dcf203d6c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d3ac999fddf1c3de
-#   text hash     3ae4ac7dc7db7a92
+#   content hash  6f454e406676811e
+#   text hash     5c79f2fe23dff991
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d3ac999fddf1c3de
-#   text hash     3c4cd8c49463d4ce
+#   content hash  6f454e406676811e
+#   text hash     f3660b59db07dfdb
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

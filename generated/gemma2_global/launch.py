@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d3ac999fddf1c3de
-#   text hash     5fcaabf1666cae3f
+#   content hash  6f454e406676811e
+#   text hash     822d40ce60cf13cb
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

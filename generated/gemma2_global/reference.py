@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d3ac999fddf1c3de
-#   text hash     a3a1a2dab3f34960
+#   content hash  6f454e406676811e
+#   text hash     d4617636224d6f31
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

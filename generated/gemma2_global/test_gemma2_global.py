@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d3ac999fddf1c3de
-#   text hash     2919da09bee53179
+#   content hash  6f454e406676811e
+#   text hash     cb3f38c531b7d4b6
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d3ac999fddf1c3de
-#   text hash     ca834f595f0fc053
+#   content hash  6f454e406676811e
+#   text hash     106b187d9a5fb497
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

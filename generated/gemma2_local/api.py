@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c93ae243b5a84a3f
-#   text hash     7e411836b71c08be
+#   content hash  299641300dc9fa36
+#   text hash     4f2bc15da152d154
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c93ae243b5a84a3f
-#   text hash     0ee5c69855d677de
+#   content hash  299641300dc9fa36
+#   text hash     7757dcfa071d7825
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c93ae243b5a84a3f
-#   text hash     60160596a069385e
+#   content hash  299641300dc9fa36
+#   text hash     d9ad43d14c9c5b45
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c93ae243b5a84a3f
-#   text hash     8dc535316b940df2
+#   content hash  299641300dc9fa36
+#   text hash     0d2ba4180a8fba0a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c93ae243b5a84a3f
-#   text hash     3c1dd1655dc80a31
+#   content hash  299641300dc9fa36
+#   text hash     83a20f5871e82fd6
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

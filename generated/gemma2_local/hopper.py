@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c93ae243b5a84a3f
-#   text hash     53219b8e81d34228
+#   content hash  299641300dc9fa36
+#   text hash     8b4f03e340f78da7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c93ae243b5a84a3f
-#   text hash     68a23bed8020e9b3
+#   content hash  299641300dc9fa36
+#   text hash     7a17153f333502e7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

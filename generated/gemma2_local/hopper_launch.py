@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c93ae243b5a84a3f
-#   text hash     882c52d70caaaa5b
+#   content hash  299641300dc9fa36
+#   text hash     2fdeb499ca1b95e8
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

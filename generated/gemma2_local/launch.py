@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c93ae243b5a84a3f
-#   text hash     43b6e439a5a8f13e
+#   content hash  299641300dc9fa36
+#   text hash     f5711fb5e2d92b99
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

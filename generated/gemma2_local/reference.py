@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c93ae243b5a84a3f
-#   text hash     08929a11e7989bc2
+#   content hash  299641300dc9fa36
+#   text hash     46ff15fde2d0e389
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

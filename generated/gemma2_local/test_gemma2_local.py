@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c93ae243b5a84a3f
-#   text hash     8c4fd8c67c94f5ad
+#   content hash  299641300dc9fa36
+#   text hash     eaf1a11c17246d25
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

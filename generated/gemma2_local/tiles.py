@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c93ae243b5a84a3f
-#   text hash     15051ecfeb93d5de
+#   content hash  299641300dc9fa36
+#   text hash     2137a4e55bda92c4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

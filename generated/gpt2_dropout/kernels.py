@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  885dd81057050f13
-#   text hash     4932a1c166578fa3
+#   content hash  59134d1c68dd09f6
+#   text hash     e50f8c920ecf073c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  885dd81057050f13
-#   text hash     d23079e5cc264cd8
+#   content hash  59134d1c68dd09f6
+#   text hash     7db30fddd5c24bb3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

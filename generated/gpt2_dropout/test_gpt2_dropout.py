@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  885dd81057050f13
-#   text hash     823e509ca545ea24
+#   content hash  59134d1c68dd09f6
+#   text hash     d9b62471be95a0ae
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

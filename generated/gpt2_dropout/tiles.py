@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  885dd81057050f13
-#   text hash     1fde1c50e79c44ab
+#   content hash  59134d1c68dd09f6
+#   text hash     c10c4ffb95e15329
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

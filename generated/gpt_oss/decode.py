@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  08cf77141e6ceda6
-#   text hash     81b7dc1610e04d36
+#   content hash  1a635513b0fad21d
+#   text hash     73a7b9f89ac5829e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

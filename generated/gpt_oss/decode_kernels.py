@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  08cf77141e6ceda6
-#   text hash     64fa1f32e98abdec
+#   content hash  1a635513b0fad21d
+#   text hash     b60ffb5ebcf32098
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  08cf77141e6ceda6
-#   text hash     45f0e7a26865fb9e
+#   content hash  1a635513b0fad21d
+#   text hash     17d0ded03aca0626
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

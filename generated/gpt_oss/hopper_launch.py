@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  08cf77141e6ceda6
-#   text hash     254a7ff2a6f728b1
+#   content hash  1a635513b0fad21d
+#   text hash     81ef8d7a54c6babd
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

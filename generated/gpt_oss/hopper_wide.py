@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  08cf77141e6ceda6
-#   text hash     32530dc50981f25e
+#   content hash  1a635513b0fad21d
+#   text hash     dc86fcd3126f9275
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

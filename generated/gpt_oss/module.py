@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  08cf77141e6ceda6
-#   text hash     0bb62c24fa3ffc0c
+#   content hash  1a635513b0fad21d
+#   text hash     269e7068eaac67cc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

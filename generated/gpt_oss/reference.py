@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  08cf77141e6ceda6
-#   text hash     20f8e49aec97a1e8
+#   content hash  1a635513b0fad21d
+#   text hash     4dd70927009d70e2
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  08cf77141e6ceda6
-#   text hash     97c1c5224d96a80a
+#   content hash  1a635513b0fad21d
+#   text hash     254be104af0a8e77
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  34c2988906fef20b
-#   text hash     6749d9389bc757b4
+#   content hash  de430ef6049b3c24
+#   text hash     44aec67bc73a922c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

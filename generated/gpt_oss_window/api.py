@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  34c2988906fef20b
-#   text hash     f1b617f320b7de61
+#   content hash  de430ef6049b3c24
+#   text hash     9a92350b67e2c481
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  34c2988906fef20b
-#   text hash     f6efeb6641aeabb3
+#   content hash  de430ef6049b3c24
+#   text hash     780943155f8baba8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

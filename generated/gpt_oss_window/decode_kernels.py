@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  34c2988906fef20b
-#   text hash     83c60cb5ac942c09
+#   content hash  de430ef6049b3c24
+#   text hash     42e170664fed932b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

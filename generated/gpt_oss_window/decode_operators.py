@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  34c2988906fef20b
-#   text hash     20b07a7fb83eafa5
+#   content hash  de430ef6049b3c24
+#   text hash     cdc768a38c3185b1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  34c2988906fef20b
-#   text hash     66bf9959f93f80fd
+#   content hash  de430ef6049b3c24
+#   text hash     6872d67b0ac1782b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  34c2988906fef20b
-#   text hash     ca4ceb2c4616866c
+#   content hash  de430ef6049b3c24
+#   text hash     c105d8ccd2015ca9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  34c2988906fef20b
-#   text hash     ea3ea8d8f3cc48fe
+#   content hash  de430ef6049b3c24
+#   text hash     0c6db717e495ce90
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

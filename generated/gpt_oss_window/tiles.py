@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  34c2988906fef20b
-#   text hash     c23b6f7bd4089ff1
+#   content hash  de430ef6049b3c24
+#   text hash     e6feb2c80b9ac82e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

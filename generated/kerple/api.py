@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  82425848869a7055
-#   text hash     534a654ea2830d90
+#   content hash  701f1c81d520d218
+#   text hash     95cd6416ae742643
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  82425848869a7055
-#   text hash     8f24ffef749efd31
+#   content hash  701f1c81d520d218
+#   text hash     5ab5dcb58dcf565e
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

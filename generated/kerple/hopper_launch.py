@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  82425848869a7055
-#   text hash     8c6bd112ed2a56b1
+#   content hash  701f1c81d520d218
+#   text hash     bb0f465894d782ff
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  82425848869a7055
-#   text hash     0ddd4dd361d740e3
+#   content hash  701f1c81d520d218
+#   text hash     8c0bd21d02a48545
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  82425848869a7055
-#   text hash     2331f4fd7d8218b9
+#   content hash  701f1c81d520d218
+#   text hash     4e92c318e0d5884f
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  82425848869a7055
-#   text hash     1da6900c22e06994
+#   content hash  701f1c81d520d218
+#   text hash     ba67db7d5ed6426a
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

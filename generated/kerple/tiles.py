@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  82425848869a7055
-#   text hash     250f847cd76a51d2
+#   content hash  701f1c81d520d218
+#   text hash     e283a452af90f054
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d3c2827c0dd0ef03
-#   text hash     efa5df38a524acd6
+#   content hash  317300a6447b0f32
+#   text hash     c1d72a39f6d8818b
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d3c2827c0dd0ef03
-#   text hash     ee42de40732dc375
+#   content hash  317300a6447b0f32
+#   text hash     98f3658f2ac06797
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d3c2827c0dd0ef03
-#   text hash     0ff8b15dee801027
+#   content hash  317300a6447b0f32
+#   text hash     f43594e3d339d28f
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

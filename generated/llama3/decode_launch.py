@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d3c2827c0dd0ef03
-#   text hash     ef23974dbc3fbf38
+#   content hash  317300a6447b0f32
+#   text hash     94719364dde5971a
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

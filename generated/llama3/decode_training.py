@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d3c2827c0dd0ef03
-#   text hash     935c2b9758bd41b9
+#   content hash  317300a6447b0f32
+#   text hash     2a51be227f57bad0
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d3c2827c0dd0ef03
-#   text hash     f6820beb8d9c97b4
+#   content hash  317300a6447b0f32
+#   text hash     30bf16a73bdce9eb
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d3c2827c0dd0ef03
-#   text hash     3ce231abd40503e1
+#   content hash  317300a6447b0f32
+#   text hash     8f89d63a063a1b92
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

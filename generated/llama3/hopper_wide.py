@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d3c2827c0dd0ef03
-#   text hash     6c08b739e2c5b74d
+#   content hash  317300a6447b0f32
+#   text hash     fb4e640e2314f36d
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

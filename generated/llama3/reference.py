@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d3c2827c0dd0ef03
-#   text hash     8e13b2715718aa3d
+#   content hash  317300a6447b0f32
+#   text hash     b4606f0de2caba5e
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

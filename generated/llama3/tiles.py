@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d3c2827c0dd0ef03
-#   text hash     bc23a6bf3eb1d5c9
+#   content hash  317300a6447b0f32
+#   text hash     4b00a5f89a634d59
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d3c2827c0dd0ef03
-#   text hash     4f1ec8b037e513f1
+#   content hash  317300a6447b0f32
+#   text hash     f2346b5f25937216
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

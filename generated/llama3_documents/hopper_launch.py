@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f851d116940a607b
-#   text hash     2f12464050e6ae9f
+#   content hash  44eaaf2ed6c52f30
+#   text hash     88f5b92957ffc11c
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

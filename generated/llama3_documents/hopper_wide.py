@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f851d116940a607b
-#   text hash     8356d928bc8e0e21
+#   content hash  44eaaf2ed6c52f30
+#   text hash     92f6896c333a10ee
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f851d116940a607b
-#   text hash     9599161e2520599d
+#   content hash  44eaaf2ed6c52f30
+#   text hash     e6d7475bb62cb636
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

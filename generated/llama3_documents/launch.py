@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f851d116940a607b
-#   text hash     7108a50f74458b10
+#   content hash  44eaaf2ed6c52f30
+#   text hash     44f933aa79bfc028
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

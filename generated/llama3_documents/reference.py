@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f851d116940a607b
-#   text hash     a5193b0da43f2834
+#   content hash  44eaaf2ed6c52f30
+#   text hash     d2d230fee2078ecd
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

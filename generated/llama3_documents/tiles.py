@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f851d116940a607b
-#   text hash     e1a51e5166291b33
+#   content hash  44eaaf2ed6c52f30
+#   text hash     2e22310103dcee29
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  216065d5e4034c38
-#   text hash     06b5290fea4b4245
+#   content hash  ee87b847cf965fbf
+#   text hash     a1ae0d8890fa772a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  216065d5e4034c38
-#   text hash     a2d244c49fafe62c
+#   content hash  ee87b847cf965fbf
+#   text hash     a8eca4564c39e2c3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

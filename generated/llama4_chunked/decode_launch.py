@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  216065d5e4034c38
-#   text hash     8e5b5d9b0a84fbfd
+#   content hash  ee87b847cf965fbf
+#   text hash     f84b65543a71cd1a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  216065d5e4034c38
-#   text hash     90f04756b5f6e037
+#   content hash  ee87b847cf965fbf
+#   text hash     f40934cab4cd844b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  216065d5e4034c38
-#   text hash     a66ef970f0ae07df
+#   content hash  ee87b847cf965fbf
+#   text hash     3a444aa08331f4f0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  216065d5e4034c38
-#   text hash     f9cf140b472e56f1
+#   content hash  ee87b847cf965fbf
+#   text hash     83562ff3d2c88906
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  216065d5e4034c38
-#   text hash     91911211221b5399
+#   content hash  ee87b847cf965fbf
+#   text hash     c0916d5ae804424b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  216065d5e4034c38
-#   text hash     8a46d406800cef28
+#   content hash  ee87b847cf965fbf
+#   text hash     f983a82b39e550e1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

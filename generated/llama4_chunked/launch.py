@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  216065d5e4034c38
-#   text hash     705ce1455d6a2bff
+#   content hash  ee87b847cf965fbf
+#   text hash     f19bd2f7e2224ebf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  216065d5e4034c38
-#   text hash     b03af8e29e712241
+#   content hash  ee87b847cf965fbf
+#   text hash     76a638c0c8fe7608
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

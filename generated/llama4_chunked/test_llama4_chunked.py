@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  216065d5e4034c38
-#   text hash     427dd0bf7f6bbfc8
+#   content hash  ee87b847cf965fbf
+#   text hash     e5797ffe71dfa26e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

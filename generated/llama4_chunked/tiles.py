@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  216065d5e4034c38
-#   text hash     05ec2cc9c79a4018
+#   content hash  ee87b847cf965fbf
+#   text hash     98d3617594e9a8ce
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f798edda734051ef
-#   text hash     b5cc3833788b13ef
+#   content hash  e75dd72ad9e530de
+#   text hash     11427a47a68b8216
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

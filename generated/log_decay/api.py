@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f798edda734051ef
-#   text hash     045bc7447772aaa7
+#   content hash  e75dd72ad9e530de
+#   text hash     ed1af4e446a92ae4
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f798edda734051ef
-#   text hash     4d44c95641aa7f8a
+#   content hash  e75dd72ad9e530de
+#   text hash     dc4ef771383d9327
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -200,7 +200,9 @@ def load_summed(
     inside = (k_pos >= first_key) & (k_pos < k_len)
     page, place = find_page(pages_ptr, b, k_pos, inside, k_begin, PAGE)
     x_ptr += page * stride_page + place.to(tl.int64) * stride_token
-    return tl.load(x_ptr, mask=inside & is_head, other=0.0).to(tl.float32), inside & is_head
+    there = inside & is_head
+    # read once: the cache is for their sums
+    return tl.load(x_ptr, mask=there, other=0.0, eviction_policy="evict_first").to(tl.float32), there
 
 
 @triton.jit
@@ -455,7 +457,8 @@ def sum_keys(
     base = find_sums(sums_ptr, sums_begin, b, h, sums_stride_sequence, sums_stride_head)
     key = tl.arange(0, BLOCK_H)[None, None, :]
     place = (slot * STRETCH + tl.arange(0, STRIPS)[:, None] * BLOCK_H)[:, :, None] + key
-    tl.store(base[:, :, None] + place, joined(sums).reshape([STRIPS, BLOCK_H, BLOCK_H]), mask=is_head[:, :, None])
+    sums = joined(sums).reshape([STRIPS, BLOCK_H, BLOCK_H])
+    tl.store(base[:, :, None] + place, sums, mask=is_head[:, :, None], eviction_policy="evict_last")
     base += stretches * STRETCH
     # behind it: each stands at the next stretch. [1, BLOCK_H]
     total, begin = tl.sum(total, 0, keep_dims=True), tl.max(begin, 0, keep_dims=True)

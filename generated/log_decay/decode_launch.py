@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f798edda734051ef
-#   text hash     764cc0be1b9e4209
+#   content hash  e75dd72ad9e530de
+#   text hash     d60c8ac86c56cb15
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

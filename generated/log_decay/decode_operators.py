@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f798edda734051ef
-#   text hash     d75d2079b0af50f6
+#   content hash  e75dd72ad9e530de
+#   text hash     82b57df602c67bd3
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

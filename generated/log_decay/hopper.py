@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f798edda734051ef
-#   text hash     2304c04e373ed3b1
+#   content hash  e75dd72ad9e530de
+#   text hash     e4d99b948f09a131
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

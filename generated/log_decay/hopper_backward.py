@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f798edda734051ef
-#   text hash     e32a6be06b2096f2
+#   content hash  e75dd72ad9e530de
+#   text hash     ae3b3b368cee5053
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

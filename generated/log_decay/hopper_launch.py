@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f798edda734051ef
-#   text hash     32cb228246a50b7b
+#   content hash  e75dd72ad9e530de
+#   text hash     0cf2884afb00260d
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

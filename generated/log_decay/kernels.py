@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f798edda734051ef
-#   text hash     f2e8460068e50215
+#   content hash  e75dd72ad9e530de
+#   text hash     c9604bd64e79041f
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f798edda734051ef
-#   text hash     57226307132caf7d
+#   content hash  e75dd72ad9e530de
+#   text hash     156dc97a9b018e9f
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

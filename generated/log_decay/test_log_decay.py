@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f798edda734051ef
-#   text hash     2ed125c74b926448
+#   content hash  e75dd72ad9e530de
+#   text hash     ca740378594b4e5e
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f798edda734051ef
-#   text hash     e7cf115191a6d5fa
+#   content hash  e75dd72ad9e530de
+#   text hash     3312c868b1b87601
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e3dcb714cba9ff44
-#   text hash     2127863d1295d8c6
+#   content hash  26b31a5bbfb61789
+#   text hash     00b281199fb451da
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e3dcb714cba9ff44
-#   text hash     051e9fa7b934b2ad
+#   content hash  26b31a5bbfb61789
+#   text hash     dd360f9ea48c759a
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e3dcb714cba9ff44
-#   text hash     522957acaf02b04c
+#   content hash  26b31a5bbfb61789
+#   text hash     ef7c638002d33078
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

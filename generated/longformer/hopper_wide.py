@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e3dcb714cba9ff44
-#   text hash     db7735a0fcbb27cc
+#   content hash  26b31a5bbfb61789
+#   text hash     9bc4d08ed2409075
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

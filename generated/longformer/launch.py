@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e3dcb714cba9ff44
-#   text hash     e4ef40b66f9f2fcc
+#   content hash  26b31a5bbfb61789
+#   text hash     4a4843c1240c6c55
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

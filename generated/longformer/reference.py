@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e3dcb714cba9ff44
-#   text hash     d4a886068d243fbb
+#   content hash  26b31a5bbfb61789
+#   text hash     cab258b0e2667b65
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

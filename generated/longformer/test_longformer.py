@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e3dcb714cba9ff44
-#   text hash     1009d82dfc8164ea
+#   content hash  26b31a5bbfb61789
+#   text hash     6fa101e5fc46684e
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a58e6b91598d8bc6
-#   text hash     cb730e3084892b2c
+#   content hash  3793f29ec3d0fc5f
+#   text hash     ea57e247b37f1116
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

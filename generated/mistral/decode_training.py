@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a58e6b91598d8bc6
-#   text hash     fb793fcff57603f5
+#   content hash  3793f29ec3d0fc5f
+#   text hash     ee205dc9264697c9
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a58e6b91598d8bc6
-#   text hash     a8e411af85ff94ff
+#   content hash  3793f29ec3d0fc5f
+#   text hash     425e4bda78ee0a53
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a58e6b91598d8bc6
-#   text hash     a375fd198ea08ada
+#   content hash  3793f29ec3d0fc5f
+#   text hash     60c1efd805ae82ab
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

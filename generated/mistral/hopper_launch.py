@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a58e6b91598d8bc6
-#   text hash     b29de8e613d6989f
+#   content hash  3793f29ec3d0fc5f
+#   text hash     c5cd6f098cb5d5bc
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a58e6b91598d8bc6
-#   text hash     03dd4a971ac9337e
+#   content hash  3793f29ec3d0fc5f
+#   text hash     dba9b54f765a46a6
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

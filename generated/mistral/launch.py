@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a58e6b91598d8bc6
-#   text hash     4d57f235e5ee65fa
+#   content hash  3793f29ec3d0fc5f
+#   text hash     1ebeddff8373070d
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

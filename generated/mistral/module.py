@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a58e6b91598d8bc6
-#   text hash     d33d8d4241c81847
+#   content hash  3793f29ec3d0fc5f
+#   text hash     f6463b5ecb42eae1
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a58e6b91598d8bc6
-#   text hash     6f486eae17a1067b
+#   content hash  3793f29ec3d0fc5f
+#   text hash     47bc34a5313e4f4c
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a58e6b91598d8bc6
-#   text hash     72a4f7faec9308bf
+#   content hash  3793f29ec3d0fc5f
+#   text hash     48b62c9d217f07f3
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a58e6b91598d8bc6
-#   text hash     c65033ea01eb1f02
+#   content hash  3793f29ec3d0fc5f
+#   text hash     c1c915923c8649f3
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

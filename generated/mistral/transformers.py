@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a58e6b91598d8bc6
-#   text hash     ff99c854eacdf60a
+#   content hash  3793f29ec3d0fc5f
+#   text hash     a50cabcc808d0869
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6b283df36cc130c8
-#   text hash     09b8cb900b91c36e
+#   content hash  79b6324602d016c5
+#   text hash     29bb52d9ab13fdda
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6b283df36cc130c8
-#   text hash     e15bf1db747d090a
+#   content hash  79b6324602d016c5
+#   text hash     377fa9d0ed256360
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

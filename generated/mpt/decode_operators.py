@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6b283df36cc130c8
-#   text hash     38d6e9a5bdcce7d8
+#   content hash  79b6324602d016c5
+#   text hash     aaa71a51812293fe
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6b283df36cc130c8
-#   text hash     0350ba31310f14e9
+#   content hash  79b6324602d016c5
+#   text hash     4ddb2aaba14fffb3
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

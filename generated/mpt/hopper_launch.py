@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6b283df36cc130c8
-#   text hash     ce959b5f157b475e
+#   content hash  79b6324602d016c5
+#   text hash     e3dab2076fcd74f2
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

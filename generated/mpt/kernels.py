@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6b283df36cc130c8
-#   text hash     0c7441c24cdfe8e3
+#   content hash  79b6324602d016c5
+#   text hash     f1bbf03fff38fce5
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

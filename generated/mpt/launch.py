@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6b283df36cc130c8
-#   text hash     edd4e8dd8a6691aa
+#   content hash  79b6324602d016c5
+#   text hash     c820b8ec23cf528f
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6b283df36cc130c8
-#   text hash     2b6fc4f1cf795d5d
+#   content hash  79b6324602d016c5
+#   text hash     fd49123c19da76e9
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

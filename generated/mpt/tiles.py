@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6b283df36cc130c8
-#   text hash     8763a19391a9b412
+#   content hash  79b6324602d016c5
+#   text hash     a60dd49ec3912444
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6a7309e13fea1f4f
-#   text hash     cde322ecf1cd397d
+#   content hash  21d119763f60a7df
+#   text hash     465db230352d0b1f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6a7309e13fea1f4f
-#   text hash     bb1b626922ebd8c2
+#   content hash  21d119763f60a7df
+#   text hash     2fdf2438bf648eac
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

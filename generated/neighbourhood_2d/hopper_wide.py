@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6a7309e13fea1f4f
-#   text hash     525cdb64cf0da7e1
+#   content hash  21d119763f60a7df
+#   text hash     97b106f2c627ba66
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6a7309e13fea1f4f
-#   text hash     66a121f8199cea4a
+#   content hash  21d119763f60a7df
+#   text hash     6e2fddafeea5c68c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

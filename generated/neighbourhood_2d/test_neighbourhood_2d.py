@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6a7309e13fea1f4f
-#   text hash     b901e8d2062471b8
+#   content hash  21d119763f60a7df
+#   text hash     19f1c73b2f5428ea
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6a7309e13fea1f4f
-#   text hash     5b60752af15e900c
+#   content hash  21d119763f60a7df
+#   text hash     f15d11836b4a56ae
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

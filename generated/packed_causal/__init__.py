@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  997b2ac006302209
-#   text hash     1fe316640a7e6507
+#   content hash  8709cbc332365beb
+#   text hash     aaebefd86d2a4060
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  997b2ac006302209
-#   text hash     3716ef9496e31a4d
+#   content hash  8709cbc332365beb
+#   text hash     c89cbd6617e4b5c0
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  997b2ac006302209
-#   text hash     1f8f2551849c7253
+#   content hash  8709cbc332365beb
+#   text hash     6fcb5fc8e7662205
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  997b2ac006302209
-#   text hash     c370648bfe8faba7
+#   content hash  8709cbc332365beb
+#   text hash     8869583d2a4326a8
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  997b2ac006302209
-#   text hash     ce3cdff77521ece6
+#   content hash  8709cbc332365beb
+#   text hash     4587df9981b3a279
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

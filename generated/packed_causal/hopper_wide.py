@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  997b2ac006302209
-#   text hash     c8470eafc8a5745c
+#   content hash  8709cbc332365beb
+#   text hash     136f52e27e70ebbb
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

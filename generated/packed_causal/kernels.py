@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  997b2ac006302209
-#   text hash     58c64f3424d63b1d
+#   content hash  8709cbc332365beb
+#   text hash     c3dc050188434e98
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  997b2ac006302209
-#   text hash     67919ab573fde2ba
+#   content hash  8709cbc332365beb
+#   text hash     b901333934ffeb82
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  997b2ac006302209
-#   text hash     16656ed14b7c13ca
+#   content hash  8709cbc332365beb
+#   text hash     a6d13be76ec7f15f
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  997b2ac006302209
-#   text hash     027421280661f9e1
+#   content hash  8709cbc332365beb
+#   text hash     3ad51d94190a034a
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

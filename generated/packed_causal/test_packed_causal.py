@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  997b2ac006302209
-#   text hash     26e42dce92ef2931
+#   content hash  8709cbc332365beb
+#   text hash     e9f4b442a294f8bf
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

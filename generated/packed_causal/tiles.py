@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  997b2ac006302209
-#   text hash     a65558fc8b2646bc
+#   content hash  8709cbc332365beb
+#   text hash     235f056ed6a18125
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  997b2ac006302209
-#   text hash     77d1ba397029a03b
+#   content hash  8709cbc332365beb
+#   text hash     5a164684af77e965
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  044f2a931e7a1c88
-#   text hash     4cd81acfbbdd32f6
+#   content hash  efa246b738a166f1
+#   text hash     5e7ee0eaa8d1390c
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

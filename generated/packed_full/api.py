@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  044f2a931e7a1c88
-#   text hash     ac898eac4fe0e933
+#   content hash  efa246b738a166f1
+#   text hash     f90fe074993d4090
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  044f2a931e7a1c88
-#   text hash     2406bdb5453cbebd
+#   content hash  efa246b738a166f1
+#   text hash     aaef59578772be7f
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

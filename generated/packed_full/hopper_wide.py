@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  044f2a931e7a1c88
-#   text hash     4f7223e78435da09
+#   content hash  efa246b738a166f1
+#   text hash     4a1b6fdd2d848a63
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  044f2a931e7a1c88
-#   text hash     069b79540e2c226d
+#   content hash  efa246b738a166f1
+#   text hash     6450eb3750bd61a7
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

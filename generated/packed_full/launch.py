@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  044f2a931e7a1c88
-#   text hash     1a9d79529a5cac8b
+#   content hash  efa246b738a166f1
+#   text hash     166c37ab8657c2b4
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

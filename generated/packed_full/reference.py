@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  044f2a931e7a1c88
-#   text hash     9a55e6e98626575e
+#   content hash  efa246b738a166f1
+#   text hash     e9e98de84336eda9
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  044f2a931e7a1c88
-#   text hash     3a9fccdfaab7505e
+#   content hash  efa246b738a166f1
+#   text hash     d08e2074c9ebc100
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

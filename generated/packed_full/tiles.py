@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  044f2a931e7a1c88
-#   text hash     6e6ef43ec3081218
+#   content hash  efa246b738a166f1
+#   text hash     d55d558b4919745b
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  044f2a931e7a1c88
-#   text hash     d7a9f07e8d8b1ad2
+#   content hash  efa246b738a166f1
+#   text hash     3586d8955d19ee2f
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

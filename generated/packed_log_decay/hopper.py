@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  16e6b51a33ec8e85
-#   text hash     5c99d1585d89be3f
+#   content hash  f8ad3b71584a958e
+#   text hash     169934d3665fc309
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

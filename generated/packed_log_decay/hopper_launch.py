@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  16e6b51a33ec8e85
-#   text hash     4522590ac2e30fa5
+#   content hash  f8ad3b71584a958e
+#   text hash     97a27dc4f94cb9ec
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

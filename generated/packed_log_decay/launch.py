@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  16e6b51a33ec8e85
-#   text hash     0a2fb588abe9e697
+#   content hash  f8ad3b71584a958e
+#   text hash     c4ec7643bed3750c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

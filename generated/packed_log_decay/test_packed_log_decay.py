@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  16e6b51a33ec8e85
-#   text hash     65803eb4c5b980e3
+#   content hash  f8ad3b71584a958e
+#   text hash     c7bd9dd85d8e5b08
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  16e6b51a33ec8e85
-#   text hash     fb8965b508a04af9
+#   content hash  f8ad3b71584a958e
+#   text hash     2bbe1e27a94bc0bd
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

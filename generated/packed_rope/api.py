@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  91dc0bbe5a7efb43
-#   text hash     92a749110ca27933
+#   content hash  c15193cb70d2c12c
+#   text hash     31f1108a740020c2
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  91dc0bbe5a7efb43
-#   text hash     11ebbd2f284705be
+#   content hash  c15193cb70d2c12c
+#   text hash     b2750f004c4d572a
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  91dc0bbe5a7efb43
-#   text hash     503af31e2cdc737d
+#   content hash  c15193cb70d2c12c
+#   text hash     b3c3479fc895640d
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

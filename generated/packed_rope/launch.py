@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  91dc0bbe5a7efb43
-#   text hash     5cf498ce3dd32973
+#   content hash  c15193cb70d2c12c
+#   text hash     a8a666206e49415e
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  91dc0bbe5a7efb43
-#   text hash     80639a6d185c8fd5
+#   content hash  c15193cb70d2c12c
+#   text hash     f6f10e89bda84784
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  91dc0bbe5a7efb43
-#   text hash     7b71f00774a0186a
+#   content hash  c15193cb70d2c12c
+#   text hash     ebd4a20014de521a
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

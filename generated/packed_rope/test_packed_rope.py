@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  91dc0bbe5a7efb43
-#   text hash     ba360b947463d673
+#   content hash  c15193cb70d2c12c
+#   text hash     a5e222f59e2be962
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  91dc0bbe5a7efb43
-#   text hash     7a63bfcdc16481e3
+#   content hash  c15193cb70d2c12c
+#   text hash     65b3200ba9c1f66b
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7af2bbf9cfbd3321
-#   text hash     4c39a86e1bace0c3
+#   content hash  c2345c18d9f4ae43
+#   text hash     2216271e3c32f101
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7af2bbf9cfbd3321
-#   text hash     47e0e0252a45ce10
+#   content hash  c2345c18d9f4ae43
+#   text hash     9657ff3ed3b764a1
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

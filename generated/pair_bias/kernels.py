@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7af2bbf9cfbd3321
-#   text hash     b657ac53636f7637
+#   content hash  c2345c18d9f4ae43
+#   text hash     d9ebb427012f9a47
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7af2bbf9cfbd3321
-#   text hash     86eb14ffc60189d2
+#   content hash  c2345c18d9f4ae43
+#   text hash     4194b1a65fedfbe3
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7af2bbf9cfbd3321
-#   text hash     9038cff4a46e60e6
+#   content hash  c2345c18d9f4ae43
+#   text hash     4ce3114fecbc8451
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

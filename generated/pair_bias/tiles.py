@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7af2bbf9cfbd3321
-#   text hash     62c38c8e6e555976
+#   content hash  c2345c18d9f4ae43
+#   text hash     a851badc95ff6e84
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

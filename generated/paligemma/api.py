@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6ab1ce2ec59d6d25
-#   text hash     f168c9a44a7aadac
+#   content hash  9326132dc9d7fa58
+#   text hash     276679ab46d0b602
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

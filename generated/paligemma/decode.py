@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6ab1ce2ec59d6d25
-#   text hash     35934eea15fd9225
+#   content hash  9326132dc9d7fa58
+#   text hash     c0a26904709b903b
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

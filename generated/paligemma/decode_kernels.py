@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6ab1ce2ec59d6d25
-#   text hash     d6fa538dabe08168
+#   content hash  9326132dc9d7fa58
+#   text hash     69b31c7a5a23e042
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

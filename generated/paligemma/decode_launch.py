@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6ab1ce2ec59d6d25
-#   text hash     3a2ce4bbd0dcd868
+#   content hash  9326132dc9d7fa58
+#   text hash     ec41b1955d581414
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6ab1ce2ec59d6d25
-#   text hash     1dea2bde0d34c59d
+#   content hash  9326132dc9d7fa58
+#   text hash     98611582834fbc3f
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6ab1ce2ec59d6d25
-#   text hash     cf7a8b8077e73537
+#   content hash  9326132dc9d7fa58
+#   text hash     c42485345ef87b88
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6ab1ce2ec59d6d25
-#   text hash     ef2373fe673758b6
+#   content hash  9326132dc9d7fa58
+#   text hash     f0a5defcf73761ec
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

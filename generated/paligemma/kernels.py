@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6ab1ce2ec59d6d25
-#   text hash     9d3584af9924173b
+#   content hash  9326132dc9d7fa58
+#   text hash     f663b6291c20a74e
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6ab1ce2ec59d6d25
-#   text hash     f76f95c7190daf2e
+#   content hash  9326132dc9d7fa58
+#   text hash     65f6300c516908ed
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

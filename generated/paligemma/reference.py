@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6ab1ce2ec59d6d25
-#   text hash     0cd9f17cbac0d449
+#   content hash  9326132dc9d7fa58
+#   text hash     3ec8028fede6ce53
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

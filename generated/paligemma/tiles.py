@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6ab1ce2ec59d6d25
-#   text hash     fbf8a5bb215ae29d
+#   content hash  9326132dc9d7fa58
+#   text hash     44d59cd9730bb899
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

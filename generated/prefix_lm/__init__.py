@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  401d0495582182e1
-#   text hash     1b7fce184cdd6cd2
+#   content hash  efd4546ecce6e1e3
+#   text hash     afa9baa06de5ddc2
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

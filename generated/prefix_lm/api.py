@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  401d0495582182e1
-#   text hash     150a17ddd2ba6d31
+#   content hash  efd4546ecce6e1e3
+#   text hash     1001a0ff6d879d6a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  401d0495582182e1
-#   text hash     bf9e684f8ff9764a
+#   content hash  efd4546ecce6e1e3
+#   text hash     080b30a3f55dc021
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  401d0495582182e1
-#   text hash     4cb9df04bc9f6f27
+#   content hash  efd4546ecce6e1e3
+#   text hash     fee4a484dbb0122a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  401d0495582182e1
-#   text hash     c4f9163fa11fe9e3
+#   content hash  efd4546ecce6e1e3
+#   text hash     20ed835a93750778
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  401d0495582182e1
-#   text hash     bcb7056f01dbbc31
+#   content hash  efd4546ecce6e1e3
+#   text hash     842dcea73bd874ec
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

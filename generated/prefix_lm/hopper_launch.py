@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  401d0495582182e1
-#   text hash     60719fc71fa52575
+#   content hash  efd4546ecce6e1e3
+#   text hash     ca7609010c599493
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  401d0495582182e1
-#   text hash     9cfcad363098b2dc
+#   content hash  efd4546ecce6e1e3
+#   text hash     b308cf90cfcc9240
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  401d0495582182e1
-#   text hash     c9581c3b11749248
+#   content hash  efd4546ecce6e1e3
+#   text hash     384e7fb0c92b7c41
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  401d0495582182e1
-#   text hash     69254b790ce4d099
+#   content hash  efd4546ecce6e1e3
+#   text hash     4be89deb2bb5d9cd
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  401d0495582182e1
-#   text hash     a389c4afd5e3c7cc
+#   content hash  efd4546ecce6e1e3
+#   text hash     67f351e6f12773e1
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  401d0495582182e1
-#   text hash     cfcdaa692351a6f4
+#   content hash  efd4546ecce6e1e3
+#   text hash     d646dcb1289a2be8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

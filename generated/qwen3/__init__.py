@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9224e419bcd4d61e
-#   text hash     3193b75d691dc69c
+#   content hash  bf0abf6305ec447c
+#   text hash     b7ec8ff2e6faa227
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9224e419bcd4d61e
-#   text hash     8fdac1d2bb9f8a03
+#   content hash  bf0abf6305ec447c
+#   text hash     a78e6ecef777a96b
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9224e419bcd4d61e
-#   text hash     a8e1a1ed428939a8
+#   content hash  bf0abf6305ec447c
+#   text hash     45a8db0dd8be814c
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9224e419bcd4d61e
-#   text hash     c0474fda00963088
+#   content hash  bf0abf6305ec447c
+#   text hash     21c31762ccbb9c9d
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

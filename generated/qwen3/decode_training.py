@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9224e419bcd4d61e
-#   text hash     8760a22e7e08d642
+#   content hash  bf0abf6305ec447c
+#   text hash     35032642e3897a42
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

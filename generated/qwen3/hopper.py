@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9224e419bcd4d61e
-#   text hash     e50575e289311b43
+#   content hash  bf0abf6305ec447c
+#   text hash     85371a310f75fe59
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9224e419bcd4d61e
-#   text hash     780abb90d7f433a8
+#   content hash  bf0abf6305ec447c
+#   text hash     deb1a1e6759eae32
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9224e419bcd4d61e
-#   text hash     b4d42d18e4c6007b
+#   content hash  bf0abf6305ec447c
+#   text hash     27b5b21230fd6270
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

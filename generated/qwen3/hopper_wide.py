@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9224e419bcd4d61e
-#   text hash     9897ce3dc0be6af2
+#   content hash  bf0abf6305ec447c
+#   text hash     d8a855222f912379
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

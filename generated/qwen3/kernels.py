@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9224e419bcd4d61e
-#   text hash     dbf356f85e4dee04
+#   content hash  bf0abf6305ec447c
+#   text hash     065ae46421277fa6
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9224e419bcd4d61e
-#   text hash     0c2eec40de1bacf4
+#   content hash  bf0abf6305ec447c
+#   text hash     43d5980b04c6f34b
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

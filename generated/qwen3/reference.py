@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9224e419bcd4d61e
-#   text hash     06a0ead520901206
+#   content hash  bf0abf6305ec447c
+#   text hash     666826f7be1cdda6
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

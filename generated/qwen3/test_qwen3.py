@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9224e419bcd4d61e
-#   text hash     83f159021885db15
+#   content hash  bf0abf6305ec447c
+#   text hash     4e43ae5592f332b3
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

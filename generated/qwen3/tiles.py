@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9224e419bcd4d61e
-#   text hash     5a0b2f1cc819c2c0
+#   content hash  bf0abf6305ec447c
+#   text hash     299d92f5b72ccb98
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9224e419bcd4d61e
-#   text hash     189271ad1d875080
+#   content hash  bf0abf6305ec447c
+#   text hash     bf75f421c27b7ffa
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4b7f5975203ee8f4
-#   text hash     29e8113bc6565b36
+#   content hash  8c3430ee8f484525
+#   text hash     eda3b400fc74ec6a
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

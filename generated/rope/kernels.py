@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4b7f5975203ee8f4
-#   text hash     49fa2fd10c0f7411
+#   content hash  8c3430ee8f484525
+#   text hash     0acf8201185d25d6
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4b7f5975203ee8f4
-#   text hash     e8bf21d4fb32de18
+#   content hash  8c3430ee8f484525
+#   text hash     9c5fea5bc64df1f2
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4b7f5975203ee8f4
-#   text hash     511efb92ba2d9769
+#   content hash  8c3430ee8f484525
+#   text hash     6196a270a4064b82
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4b7f5975203ee8f4
-#   text hash     ef33e5305c665e25
+#   content hash  8c3430ee8f484525
+#   text hash     706344b8edfd563d
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  57fb8d9d45979d85
-#   text hash     e5a8c656e06e5229
+#   content hash  df742bbafd68b34b
+#   text hash     5f0632ce3c483259
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  57fb8d9d45979d85
-#   text hash     872bbe1b4cc4e106
+#   content hash  df742bbafd68b34b
+#   text hash     d337318f0c6b0d96
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

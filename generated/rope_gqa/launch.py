@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  57fb8d9d45979d85
-#   text hash     384d7bbff8d672fa
+#   content hash  df742bbafd68b34b
+#   text hash     b8565234d975eba1
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  57fb8d9d45979d85
-#   text hash     6f36b7473a9cbcd4
+#   content hash  df742bbafd68b34b
+#   text hash     d577f23ad8d70521
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

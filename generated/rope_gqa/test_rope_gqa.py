@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  57fb8d9d45979d85
-#   text hash     a058033a7146dca4
+#   content hash  df742bbafd68b34b
+#   text hash     3548ff289fb94f7a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

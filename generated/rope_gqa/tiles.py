@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  57fb8d9d45979d85
-#   text hash     f07bee27a6f42465
+#   content hash  df742bbafd68b34b
+#   text hash     b2f5ff425ffdd60a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

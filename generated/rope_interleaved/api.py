@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d31829dce87588a3
-#   text hash     334e7648968b8daa
+#   content hash  a0a2f322756bba45
+#   text hash     28cfccf06b45cac3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d31829dce87588a3
-#   text hash     62090bdc0b747d7f
+#   content hash  a0a2f322756bba45
+#   text hash     0607c24d83636aa0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

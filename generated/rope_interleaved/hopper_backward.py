@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d31829dce87588a3
-#   text hash     0f40f9289bb111b3
+#   content hash  a0a2f322756bba45
+#   text hash     2fda74e59434b0b9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d31829dce87588a3
-#   text hash     f600503ab1a003e3
+#   content hash  a0a2f322756bba45
+#   text hash     7f428c8e7b861516
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d31829dce87588a3
-#   text hash     fe28cf489b402cf0
+#   content hash  a0a2f322756bba45
+#   text hash     9608be184fbd83d3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d31829dce87588a3
-#   text hash     b49dff8b9bf0f694
+#   content hash  a0a2f322756bba45
+#   text hash     08bdd315b67b210f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

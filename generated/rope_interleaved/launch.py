@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d31829dce87588a3
-#   text hash     a50f177fcdcabe17
+#   content hash  a0a2f322756bba45
+#   text hash     fe3b9b3f6278b9ec
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

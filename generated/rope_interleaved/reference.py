@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d31829dce87588a3
-#   text hash     adc64156f76cbcbd
+#   content hash  a0a2f322756bba45
+#   text hash     04506da4ac2b008a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d31829dce87588a3
-#   text hash     54f0cf9fc46379e1
+#   content hash  a0a2f322756bba45
+#   text hash     5450790c7ef2eb5f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d31829dce87588a3
-#   text hash     289e4fdb091420d3
+#   content hash  a0a2f322756bba45
+#   text hash     cb02e4cce2a1c44a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

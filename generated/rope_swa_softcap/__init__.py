@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  832bc3d97d49e4b2
-#   text hash     0ef2ec829bee522a
+#   content hash  b7740f1252d6a959
+#   text hash     36c8c919258fce4d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

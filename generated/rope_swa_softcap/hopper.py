@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  832bc3d97d49e4b2
-#   text hash     d479585a4c457b9a
+#   content hash  b7740f1252d6a959
+#   text hash     cdb9af6119ed1915
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

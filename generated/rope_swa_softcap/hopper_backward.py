@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  832bc3d97d49e4b2
-#   text hash     a6bf0f4b831c868e
+#   content hash  b7740f1252d6a959
+#   text hash     6e689e2b917289c1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

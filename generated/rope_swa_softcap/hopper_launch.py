@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  832bc3d97d49e4b2
-#   text hash     d32e8fa91ca11e77
+#   content hash  b7740f1252d6a959
+#   text hash     146540666397c1c5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  832bc3d97d49e4b2
-#   text hash     87f8e422510e7a36
+#   content hash  b7740f1252d6a959
+#   text hash     4d1b2b1f48798bfe
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

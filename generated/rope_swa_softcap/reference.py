@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  832bc3d97d49e4b2
-#   text hash     06c9ed64c9a0e606
+#   content hash  b7740f1252d6a959
+#   text hash     ccda6a820bdc1233
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

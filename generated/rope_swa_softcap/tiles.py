@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  832bc3d97d49e4b2
-#   text hash     2ec3df510c38f6d4
+#   content hash  b7740f1252d6a959
+#   text hash     921afcc1aa0e1e4f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

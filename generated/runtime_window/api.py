@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  759d478bb164999e
-#   text hash     eda7ad9b39e275c7
+#   content hash  c2e2e5c8c3c67329
+#   text hash     8294c9c60a5875c4
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

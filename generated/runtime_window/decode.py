@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  759d478bb164999e
-#   text hash     5758d27717130e93
+#   content hash  c2e2e5c8c3c67329
+#   text hash     8ccd8750aaf588e2
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

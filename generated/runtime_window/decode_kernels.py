@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  759d478bb164999e
-#   text hash     b2a02d521a82580f
+#   content hash  c2e2e5c8c3c67329
+#   text hash     524fddfd0610b05d
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

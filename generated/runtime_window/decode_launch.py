@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  759d478bb164999e
-#   text hash     0b494a75f32fdc3e
+#   content hash  c2e2e5c8c3c67329
+#   text hash     1ef9db2bb4513e02
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  759d478bb164999e
-#   text hash     a2a61ec1dc02bc34
+#   content hash  c2e2e5c8c3c67329
+#   text hash     235c4c273a3be949
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

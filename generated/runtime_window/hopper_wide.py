@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  759d478bb164999e
-#   text hash     01d9a42d30c38397
+#   content hash  c2e2e5c8c3c67329
+#   text hash     1e2edfa9e734d51f
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

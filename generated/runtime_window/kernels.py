@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  759d478bb164999e
-#   text hash     8e417919eeac03e5
+#   content hash  c2e2e5c8c3c67329
+#   text hash     b0f24f559ea82d57
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  759d478bb164999e
-#   text hash     bc67c791eb9930c5
+#   content hash  c2e2e5c8c3c67329
+#   text hash     54fd3ee2a060f8b5
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  759d478bb164999e
-#   text hash     bb80113fe422ac96
+#   content hash  c2e2e5c8c3c67329
+#   text hash     c95d8ae942830527
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

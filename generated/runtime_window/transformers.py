@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  759d478bb164999e
-#   text hash     18a4c50921f403fe
+#   content hash  c2e2e5c8c3c67329
+#   text hash     c1bf7b8761c2a656
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5ac27529c4e6d31f
-#   text hash     83e4afc585477624
+#   content hash  968a4b149ec992f6
+#   text hash     b4e3f69f66d0c3e5
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5ac27529c4e6d31f
-#   text hash     24cdbea39b75a284
+#   content hash  968a4b149ec992f6
+#   text hash     044a9a301f7cd15d
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5ac27529c4e6d31f
-#   text hash     d8e1d9d6c4ad84b6
+#   content hash  968a4b149ec992f6
+#   text hash     d6741fea380cd353
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

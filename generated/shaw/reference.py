@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5ac27529c4e6d31f
-#   text hash     c1c40e785b978a31
+#   content hash  968a4b149ec992f6
+#   text hash     2e65b750ecafaf84
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5ac27529c4e6d31f
-#   text hash     323930efb7f1a748
+#   content hash  968a4b149ec992f6
+#   text hash     2e514d3b31b7195e
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

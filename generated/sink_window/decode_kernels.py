@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1f5144b4f383d0a2
-#   text hash     3d18499d29676a68
+#   content hash  964f9539181b8ad9
+#   text hash     7ed8e8222289dbfa
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1f5144b4f383d0a2
-#   text hash     59bd70cc0b5e2a49
+#   content hash  964f9539181b8ad9
+#   text hash     ecd8353cfe9206ad
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

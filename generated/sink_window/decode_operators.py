@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1f5144b4f383d0a2
-#   text hash     c81f6a7143d78d74
+#   content hash  964f9539181b8ad9
+#   text hash     e61b13c8778d386f
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

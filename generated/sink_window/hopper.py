@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1f5144b4f383d0a2
-#   text hash     bde1a3b5358c7f03
+#   content hash  964f9539181b8ad9
+#   text hash     f973b3e27a872309
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1f5144b4f383d0a2
-#   text hash     dba76cda3b6ec0ea
+#   content hash  964f9539181b8ad9
+#   text hash     9d4abcf8acf8853a
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1f5144b4f383d0a2
-#   text hash     0e1689bba873a16f
+#   content hash  964f9539181b8ad9
+#   text hash     4367bba7425eb335
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

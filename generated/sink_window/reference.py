@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1f5144b4f383d0a2
-#   text hash     5bf742e39f79e924
+#   content hash  964f9539181b8ad9
+#   text hash     dc18d9c76d015a70
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

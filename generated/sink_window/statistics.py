@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1f5144b4f383d0a2
-#   text hash     517634d9977408dc
+#   content hash  964f9539181b8ad9
+#   text hash     a40e311c98b8ef51
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

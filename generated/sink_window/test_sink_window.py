@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1f5144b4f383d0a2
-#   text hash     8c236eff37184039
+#   content hash  964f9539181b8ad9
+#   text hash     c956c2ff865479e2
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

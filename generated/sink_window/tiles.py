@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1f5144b4f383d0a2
-#   text hash     d7ec58ef4b27f457
+#   content hash  964f9539181b8ad9
+#   text hash     9719890d734279a3
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

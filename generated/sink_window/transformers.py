@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1f5144b4f383d0a2
-#   text hash     91336d257f8c1d83
+#   content hash  964f9539181b8ad9
+#   text hash     50f77252b86840b3
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

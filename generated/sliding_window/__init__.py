@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  038793ddd239fab0
-#   text hash     fb6b1beb52391f33
+#   content hash  5d9b199cd89f725a
+#   text hash     f29582758542b63e
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  038793ddd239fab0
-#   text hash     880b898a6b700546
+#   content hash  5d9b199cd89f725a
+#   text hash     93197bd779f9bc7d
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

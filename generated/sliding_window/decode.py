@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  038793ddd239fab0
-#   text hash     323817d0acd48e67
+#   content hash  5d9b199cd89f725a
+#   text hash     5e9af8135a648df0
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  038793ddd239fab0
-#   text hash     323c18796f7fa79c
+#   content hash  5d9b199cd89f725a
+#   text hash     14975a3229dbb4b3
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  038793ddd239fab0
-#   text hash     de55f383ba622533
+#   content hash  5d9b199cd89f725a
+#   text hash     1a9c998d7dff6bae
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  038793ddd239fab0
-#   text hash     fca60602c546bf94
+#   content hash  5d9b199cd89f725a
+#   text hash     d06b78734ed1416b
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

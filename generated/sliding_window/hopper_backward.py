@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  038793ddd239fab0
-#   text hash     011b74efa9de8b35
+#   content hash  5d9b199cd89f725a
+#   text hash     a10685d1624ffa35
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  038793ddd239fab0
-#   text hash     6f22c3ce4099e206
+#   content hash  5d9b199cd89f725a
+#   text hash     f6d8e7cc5756c7a4
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  038793ddd239fab0
-#   text hash     f47bc0564c6cb9f4
+#   content hash  5d9b199cd89f725a
+#   text hash     2c8ae76ee975f1a3
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

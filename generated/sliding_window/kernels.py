@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  038793ddd239fab0
-#   text hash     9c0873bf64610769
+#   content hash  5d9b199cd89f725a
+#   text hash     3e0c59b4f9e584ee
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

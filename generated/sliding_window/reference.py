@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  038793ddd239fab0
-#   text hash     ba85e5aa4f0f42d7
+#   content hash  5d9b199cd89f725a
+#   text hash     9a1a7d800b40a479
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  038793ddd239fab0
-#   text hash     a1f9cc78ebaed36d
+#   content hash  5d9b199cd89f725a
+#   text hash     80b2752cb984efb0
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  038793ddd239fab0
-#   text hash     44777120e23e26ad
+#   content hash  5d9b199cd89f725a
+#   text hash     9b1f92a49f691db2
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

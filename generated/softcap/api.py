@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8a4b3a62d3d5ca5f
-#   text hash     e79401ae81e8f640
+#   content hash  2c52f3bddfd2efd6
+#   text hash     b5bb8173dadb38d2
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

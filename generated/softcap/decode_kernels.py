@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8a4b3a62d3d5ca5f
-#   text hash     2eb4f2de0b2ded7d
+#   content hash  2c52f3bddfd2efd6
+#   text hash     47cb91e5e96df5cf
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8a4b3a62d3d5ca5f
-#   text hash     66e9666082a9a466
+#   content hash  2c52f3bddfd2efd6
+#   text hash     fcf157cff61ec8d1
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

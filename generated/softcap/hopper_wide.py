@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8a4b3a62d3d5ca5f
-#   text hash     e4d148cb24a34c15
+#   content hash  2c52f3bddfd2efd6
+#   text hash     a73117c5a562d910
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8a4b3a62d3d5ca5f
-#   text hash     0c350eeec1a882b5
+#   content hash  2c52f3bddfd2efd6
+#   text hash     1b81bd77e36613d1
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

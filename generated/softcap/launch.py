@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8a4b3a62d3d5ca5f
-#   text hash     5031a06cb6ed7993
+#   content hash  2c52f3bddfd2efd6
+#   text hash     9f60c17de5f95477
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

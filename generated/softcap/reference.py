@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8a4b3a62d3d5ca5f
-#   text hash     805eb877e78129c5
+#   content hash  2c52f3bddfd2efd6
+#   text hash     b6f82ae4a4684fba
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8a4b3a62d3d5ca5f
-#   text hash     a1d9c8b058d5a7f3
+#   content hash  2c52f3bddfd2efd6
+#   text hash     4817ab1d66779b78
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

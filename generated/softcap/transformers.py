@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8a4b3a62d3d5ca5f
-#   text hash     33f5742c9f3ae8d2
+#   content hash  2c52f3bddfd2efd6
+#   text hash     9764a9f0e4162042
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5f9d4e4eea75651c
-#   text hash     d785a94513b44974
+#   content hash  638d473e1ab68458
+#   text hash     843d16992753ca11
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5f9d4e4eea75651c
-#   text hash     b5aa9ca48d4c8cfd
+#   content hash  638d473e1ab68458
+#   text hash     8493edf68d7ab54e
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

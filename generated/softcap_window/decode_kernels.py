@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5f9d4e4eea75651c
-#   text hash     3c004714162d8b81
+#   content hash  638d473e1ab68458
+#   text hash     f22fdc6564d99b5f
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

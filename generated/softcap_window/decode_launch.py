@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5f9d4e4eea75651c
-#   text hash     1b2b6d51119c545c
+#   content hash  638d473e1ab68458
+#   text hash     49638c8842601fcd
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

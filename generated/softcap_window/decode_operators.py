@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5f9d4e4eea75651c
-#   text hash     4625fab1eaa88a3e
+#   content hash  638d473e1ab68458
+#   text hash     6020e40a29db47a8
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5f9d4e4eea75651c
-#   text hash     584a847a08565fb0
+#   content hash  638d473e1ab68458
+#   text hash     536874e54ced23fc
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

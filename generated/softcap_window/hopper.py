@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5f9d4e4eea75651c
-#   text hash     ba431b698aefaf63
+#   content hash  638d473e1ab68458
+#   text hash     6fee11df44cf978f
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5f9d4e4eea75651c
-#   text hash     050b654e64157f61
+#   content hash  638d473e1ab68458
+#   text hash     022a4f3500481eac
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5f9d4e4eea75651c
-#   text hash     e69948ebcd21c2e2
+#   content hash  638d473e1ab68458
+#   text hash     bc365a6e9f4ff74e
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5f9d4e4eea75651c
-#   text hash     b2fa8629990549ae
+#   content hash  638d473e1ab68458
+#   text hash     5d6b1cac85ce45a6
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5f9d4e4eea75651c
-#   text hash     86a05baef5b06483
+#   content hash  638d473e1ab68458
+#   text hash     c520a98adb6a86e7
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

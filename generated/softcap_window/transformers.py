@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5f9d4e4eea75651c
-#   text hash     2b13a97224fdefc8
+#   content hash  638d473e1ab68458
+#   text hash     5515b44c8dfa6eda
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8788b25b38953217
-#   text hash     325d90a32230ccba
+#   content hash  f6bc25195b0a6a67
+#   text hash     b2bd10b9373a929c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

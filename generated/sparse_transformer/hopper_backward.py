@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8788b25b38953217
-#   text hash     6557bd20c7a0cc3f
+#   content hash  f6bc25195b0a6a67
+#   text hash     54d16e96c22e4d03
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

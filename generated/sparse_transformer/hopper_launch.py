@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8788b25b38953217
-#   text hash     d3295d810310f52c
+#   content hash  f6bc25195b0a6a67
+#   text hash     d6cd1aba28e72d86
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

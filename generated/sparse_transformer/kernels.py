@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8788b25b38953217
-#   text hash     ba6dca6ee0590fc5
+#   content hash  f6bc25195b0a6a67
+#   text hash     8cfcff291f24b2dd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

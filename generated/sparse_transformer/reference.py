@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8788b25b38953217
-#   text hash     f35a940b524cf8a7
+#   content hash  f6bc25195b0a6a67
+#   text hash     f3e8073e981875e3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

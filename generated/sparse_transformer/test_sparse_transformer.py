@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8788b25b38953217
-#   text hash     8039236a14364c9b
+#   content hash  f6bc25195b0a6a67
+#   text hash     e14b4102c56ec2ba
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

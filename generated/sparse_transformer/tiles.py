@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8788b25b38953217
-#   text hash     e6093882c979bb4e
+#   content hash  f6bc25195b0a6a67
+#   text hash     3766fd055821abd1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

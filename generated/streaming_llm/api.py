@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3cf0574b47544bce
-#   text hash     ae14ed825ae77b65
+#   content hash  536f2b8b2da6748f
+#   text hash     e297c5eaba9710b8
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

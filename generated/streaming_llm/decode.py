@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3cf0574b47544bce
-#   text hash     1db20364cd45ec09
+#   content hash  536f2b8b2da6748f
+#   text hash     d6409d0d3b41df63
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3cf0574b47544bce
-#   text hash     771bce0132b49431
+#   content hash  536f2b8b2da6748f
+#   text hash     eb344dc3fbbc7bf3
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3cf0574b47544bce
-#   text hash     5d2fd842a6f917c8
+#   content hash  536f2b8b2da6748f
+#   text hash     fce60c344dd86ac5
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3cf0574b47544bce
-#   text hash     d94736cb5e059641
+#   content hash  536f2b8b2da6748f
+#   text hash     ae4c81c8edb91611
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

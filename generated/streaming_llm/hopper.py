@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3cf0574b47544bce
-#   text hash     fc812f5daf3794f6
+#   content hash  536f2b8b2da6748f
+#   text hash     7dca7417a782cfbf
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

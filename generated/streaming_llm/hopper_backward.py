@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3cf0574b47544bce
-#   text hash     6146958a9edaf90d
+#   content hash  536f2b8b2da6748f
+#   text hash     c07645c54a429edc
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3cf0574b47544bce
-#   text hash     eeac516ffb165c25
+#   content hash  536f2b8b2da6748f
+#   text hash     d6ea74cd7e671dab
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

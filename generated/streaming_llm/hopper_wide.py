@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3cf0574b47544bce
-#   text hash     2967f091cba9fd2b
+#   content hash  536f2b8b2da6748f
+#   text hash     e3430ace499066b9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3cf0574b47544bce
-#   text hash     33a9aa74ecc17e3f
+#   content hash  536f2b8b2da6748f
+#   text hash     089664700cc2ffde
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3cf0574b47544bce
-#   text hash     24bf86d4048b9527
+#   content hash  536f2b8b2da6748f
+#   text hash     bab5b2d40d0c0dcb
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

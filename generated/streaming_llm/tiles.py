@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3cf0574b47544bce
-#   text hash     0acaf6bc3156962c
+#   content hash  536f2b8b2da6748f
+#   text hash     0b152658a35b311e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6472ee54997bd242
-#   text hash     50f98740586549d4
+#   content hash  ae09faaccde6d3c3
+#   text hash     0af09e5c65a23955
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6472ee54997bd242
-#   text hash     75cb68a001901ae5
+#   content hash  ae09faaccde6d3c3
+#   text hash     388245571a197766
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6472ee54997bd242
-#   text hash     764aac5f32711191
+#   content hash  ae09faaccde6d3c3
+#   text hash     ce3c2bcce8f12ab5
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6472ee54997bd242
-#   text hash     61bfd0dfa3f22ab5
+#   content hash  ae09faaccde6d3c3
+#   text hash     533567bc6413ef57
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

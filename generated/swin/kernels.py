@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6472ee54997bd242
-#   text hash     4ca1a3a150d23e98
+#   content hash  ae09faaccde6d3c3
+#   text hash     0e85ca85fe696742
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6472ee54997bd242
-#   text hash     0c43a5281c8f5c9f
+#   content hash  ae09faaccde6d3c3
+#   text hash     e64e3b505437dcbb
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

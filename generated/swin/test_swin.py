@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6472ee54997bd242
-#   text hash     1f6e9b39188e90e7
+#   content hash  ae09faaccde6d3c3
+#   text hash     f1a12c8ffd1de699
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6472ee54997bd242
-#   text hash     0f286f36b06d2d8b
+#   content hash  ae09faaccde6d3c3
+#   text hash     1ad5e7b4a91fb41d
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6280937ab365757a
-#   text hash     41acb5ca06616cfb
+#   content hash  f2ffc4b3a3303752
+#   text hash     716a92fcd1bb6199
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6280937ab365757a
-#   text hash     5bdbbc1f77b96382
+#   content hash  f2ffc4b3a3303752
+#   text hash     91eeba16df124899
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6280937ab365757a
-#   text hash     0b628f9ffdd4408a
+#   content hash  f2ffc4b3a3303752
+#   text hash     8f1f58abe6ce7b79
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6280937ab365757a
-#   text hash     fb8734918aab5224
+#   content hash  f2ffc4b3a3303752
+#   text hash     e98b368d1fc38295
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6280937ab365757a
-#   text hash     59766efec84b5940
+#   content hash  f2ffc4b3a3303752
+#   text hash     9610093d4006335d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

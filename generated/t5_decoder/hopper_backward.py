@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6280937ab365757a
-#   text hash     3e7ef626ca909cbe
+#   content hash  f2ffc4b3a3303752
+#   text hash     8d95615ac8957e2d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6280937ab365757a
-#   text hash     20a5f9a94626fb53
+#   content hash  f2ffc4b3a3303752
+#   text hash     95ec3534c34ff5fb
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6280937ab365757a
-#   text hash     f781938f75f31ef1
+#   content hash  f2ffc4b3a3303752
+#   text hash     fca4cd3a0f065607
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

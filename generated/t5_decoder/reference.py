@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6280937ab365757a
-#   text hash     495a6cba0c10812e
+#   content hash  f2ffc4b3a3303752
+#   text hash     e022c927550da915
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

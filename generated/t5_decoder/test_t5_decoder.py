@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6280937ab365757a
-#   text hash     92f36c26d837dc99
+#   content hash  f2ffc4b3a3303752
+#   text hash     808bcde7e6268cba
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6280937ab365757a
-#   text hash     a3b5d48b852cee55
+#   content hash  f2ffc4b3a3303752
+#   text hash     6ee13a27681b1c9a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

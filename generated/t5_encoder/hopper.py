@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e68d51a551910703
-#   text hash     2ebcb945d6549186
+#   content hash  a1ab9bb0b5e35f4c
+#   text hash     ef273a383c22a5ad
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

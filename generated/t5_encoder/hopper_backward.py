@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e68d51a551910703
-#   text hash     0e955af88a24e488
+#   content hash  a1ab9bb0b5e35f4c
+#   text hash     66a240d9e5704f98
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e68d51a551910703
-#   text hash     eac5b0ce6c444792
+#   content hash  a1ab9bb0b5e35f4c
+#   text hash     3ebb92df9569f600
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e68d51a551910703
-#   text hash     a7d88bf75955fad4
+#   content hash  a1ab9bb0b5e35f4c
+#   text hash     099586ba7472772a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

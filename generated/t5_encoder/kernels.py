@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e68d51a551910703
-#   text hash     3255c052ffccecca
+#   content hash  a1ab9bb0b5e35f4c
+#   text hash     625afd1e926ca4e2
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

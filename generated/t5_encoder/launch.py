@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e68d51a551910703
-#   text hash     b94a6ef9ce36ac44
+#   content hash  a1ab9bb0b5e35f4c
+#   text hash     40ae249f43959727
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e68d51a551910703
-#   text hash     8253c4b7277204b9
+#   content hash  a1ab9bb0b5e35f4c
+#   text hash     f8931a16e0db0006
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  09e382718a6cd70a
-#   text hash     4c590d92104d233a
+#   content hash  25a8c3b796d4c4bd
+#   text hash     b9e1e5a0b43b6cac
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

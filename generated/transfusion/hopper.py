@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  09e382718a6cd70a
-#   text hash     9935ec4d8e6b8a6b
+#   content hash  25a8c3b796d4c4bd
+#   text hash     d5309ea0a352bdd7
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  09e382718a6cd70a
-#   text hash     03ca4ead5cffe521
+#   content hash  25a8c3b796d4c4bd
+#   text hash     5bbef9c99994b5ee
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

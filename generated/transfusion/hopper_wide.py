@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  09e382718a6cd70a
-#   text hash     91e5905b5ecd3099
+#   content hash  25a8c3b796d4c4bd
+#   text hash     12f8a32fc53adf5e
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  09e382718a6cd70a
-#   text hash     3e20557b7c2303ab
+#   content hash  25a8c3b796d4c4bd
+#   text hash     a8b2191efc65da8f
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

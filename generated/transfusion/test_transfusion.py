@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  09e382718a6cd70a
-#   text hash     9dd1c6b55290466b
+#   content hash  25a8c3b796d4c4bd
+#   text hash     f7453ab3e44d9cd5
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

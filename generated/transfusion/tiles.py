@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  09e382718a6cd70a
-#   text hash     eeab94b5fa0040c8
+#   content hash  25a8c3b796d4c4bd
+#   text hash     de601fc104283f90
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

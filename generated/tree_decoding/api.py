@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  086a4419ef9e6ee0
-#   text hash     5118ba5df641726a
+#   content hash  cbe5e2d75e0100c7
+#   text hash     ad5bc77f9dc92bd9
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

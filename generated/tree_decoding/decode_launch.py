@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  086a4419ef9e6ee0
-#   text hash     a01dbb0f26b6de78
+#   content hash  cbe5e2d75e0100c7
+#   text hash     8fec60c167f8e9f9
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  086a4419ef9e6ee0
-#   text hash     50ba2a35c9f86287
+#   content hash  cbe5e2d75e0100c7
+#   text hash     c4f849ee6ddfac06
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  086a4419ef9e6ee0
-#   text hash     c29c52bcf43da20b
+#   content hash  cbe5e2d75e0100c7
+#   text hash     665d415380448e96
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

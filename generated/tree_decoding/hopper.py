@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  086a4419ef9e6ee0
-#   text hash     1d8afa729466db29
+#   content hash  cbe5e2d75e0100c7
+#   text hash     0d0f155e10729395
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

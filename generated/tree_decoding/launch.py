@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  086a4419ef9e6ee0
-#   text hash     162576f792d8c703
+#   content hash  cbe5e2d75e0100c7
+#   text hash     a5acd533e356df35
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  086a4419ef9e6ee0
-#   text hash     8cebee8560965cc4
+#   content hash  cbe5e2d75e0100c7
+#   text hash     861ce4732445a896
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

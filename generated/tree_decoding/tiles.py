@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  086a4419ef9e6ee0
-#   text hash     8f084adc508600cc
+#   content hash  cbe5e2d75e0100c7
+#   text hash     1348b651036e1821
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

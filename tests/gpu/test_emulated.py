@@ -123,7 +123,9 @@ def differentiates(of: Plan, size: int) -> bool:
 @pytest.mark.parametrize(("name", "size"), sized(VARIANTS))
 def test_results_are_those_of_the_reference(name: str, size: int) -> None:
     of, package = planned(name), Package(GENERATED / name)
-    assert max(distances(package, of, Sizes(2, 300, 300, 4, 2, size, size, "fp16"))) < CLOSE
+    # 64 columns with all there is to find the way among; 128 without other entries, 256 without other heads of keys
+    entries, heads = {64: (2, (4, 2)), 128: (1, (4, 2)), 256: (2, (2, 1))}[size]
+    assert max(distances(package, of, Sizes(entries, 300, 300, *heads, size, size, "fp16"))) < CLOSE
     assert "hopper.forward" in package.emulation.launched
     ran = {"hopper_backward.backward", "hopper_wide.backward"} & set(package.emulation.launched)
     assert bool(ran) == differentiates(of, size)
@@ -343,9 +345,8 @@ def test_results_do_not_depend_on_what_comes_first(
     """Programs that go through many tiles, or one each; engines that are soon done, or late."""
     # as many tiles as one program can do with come of one entry with four heads, but of several packed sequences
     entries = 1 if lengths == (450, 450) and not planned(name).spec.packed else 2
-    for seed in range(2):
-        package = Package(GENERATED / name, seed, multiprocessors)
-        assert max(distances(package, planned(name), Sizes(entries, *lengths, 4, 2, size, size, "fp16"))) < CLOSE
+    package = Package(GENERATED / name, multiprocessors=multiprocessors)
+    assert max(distances(package, planned(name), Sizes(entries, *lengths, 4, 2, size, size, "fp16"))) < CLOSE
 
 
 def rendered(given: RandomSpec, folder: Path) -> Plan:
@@ -464,12 +465,14 @@ def test_nothing_of_the_next_sequence_is_seen() -> None:
             torch.testing.assert_close(x[rows], y[rows], rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("size", [64, *(pytest.param(size, marks=pytest.mark.slow) for size in (128, 256))])
+@pytest.mark.parametrize(
+    ("size", "multiprocessors"),
+    [(64, 1), (64, 5), pytest.param(128, 5, marks=pytest.mark.slow), pytest.param(256, 1, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize(("first", "behind"), [(0, 0), (1, 200), (1000, 1)])
 @pytest.mark.parametrize(("count", "longest"), [(1, 300), (3, 500), (40, 60)])
-@pytest.mark.parametrize("multiprocessors", [1, 5])
 def test_every_row_of_mixed_sequences_is_found(
-    size: int, first: int, behind: int, count: int, longest: int, multiprocessors: int
+    size: int, multiprocessors: int, first: int, behind: int, count: int, longest: int
 ) -> None:
     """Some are empty; rows before the first and behind the last are nobody's, and 0."""
     make = torch.Generator().manual_seed(0)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  91454e569f97590e
-#   text hash     bcde3faf9cd4e97a
+#   content hash  18a4dfc18df61e67
+#   text hash     daa38a134c33b0ae
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  91454e569f97590e
-#   text hash     3aa570c0e70dc739
+#   content hash  b428aaae2d82a655
+#   text hash     1dd9eb2bafb5f5e1
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  91454e569f97590e
-#   text hash     02aecfa8e2554795
+#   content hash  8a957fcf19fdc7b7
+#   text hash     a3a0c10e85159687
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

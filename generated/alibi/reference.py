@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  91454e569f97590e
-#   text hash     de5a89cd36a95c02
+#   content hash  0b05ed9af2de8f57
+#   text hash     b6237e5f43cfa974
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  91454e569f97590e
-#   text hash     f15ea6f8ea3afd33
+#   content hash  e8635978e60b5719
+#   text hash     c79ee4783f1b5e57
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

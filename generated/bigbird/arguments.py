@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/arguments.py.jinja
-#   content hash  6511a0afcb1bcc52
-#   text hash     60fd036e4359513f
+#   content hash  91cc9d1ca465efc9
+#   text hash     8abe53c42f652646
 #   render with   attnforge render SPEC
 """What calls give, checked: each error names the argument, what was expected and what came.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4d288f704cd93d4d
-#   text hash     f0a09b6ffcde00cd
+#   content hash  ab0b0570c93ad35b
+#   text hash     a7abe5b0b3b9b185
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

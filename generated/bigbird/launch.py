@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4d288f704cd93d4d
-#   text hash     6b399d0b9d8a3844
+#   content hash  5e35408eb775aadd
+#   text hash     6b42d5d749d3a08e
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4d288f704cd93d4d
-#   text hash     182950693c0f27ed
+#   content hash  9102bb229c7e8fd9
+#   text hash     e9b9be249a5cec43
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4d288f704cd93d4d
-#   text hash     00d6064279ef6634
+#   content hash  00f2e6fd303970d5
+#   text hash     5ca442dcf62dcfe6
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4d288f704cd93d4d
-#   text hash     21d554b8ae3dd22c
+#   content hash  70b6a1f4bd8dc0ac
+#   text hash     8a803a2316947654
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

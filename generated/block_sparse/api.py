@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  aeba05218adee929
-#   text hash     ca6229f263ecd83c
+#   content hash  56b6a6842fc1506c
+#   text hash     099195817a746abc
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

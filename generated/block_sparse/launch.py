@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  aeba05218adee929
-#   text hash     76c43ed182f5646f
+#   content hash  f3712777c3b9f0b2
+#   text hash     58684b76b602800c
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

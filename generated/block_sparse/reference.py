@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  aeba05218adee929
-#   text hash     1c9423aecd269ff6
+#   content hash  4b5d3c0d2c896ab6
+#   text hash     e40b70b86b5e64ee
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  aeba05218adee929
-#   text hash     6d9c8f47f18df044
+#   content hash  2804e044a9e5be7b
+#   text hash     b79328b841477319
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

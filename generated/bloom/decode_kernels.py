@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e5edd3f9a4621670
-#   text hash     0562dcab66dcd457
+#   content hash  ea5fa9445b1f07d3
+#   text hash     ce113451b4d7ddd2
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e5edd3f9a4621670
-#   text hash     1b9cdf221e93c37a
+#   content hash  0fe4d527b0c13dc0
+#   text hash     47fc3f5c4fbdec1f
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e5edd3f9a4621670
-#   text hash     1cb33636882e9412
+#   content hash  aa300551cf9f1d4c
+#   text hash     b7742ab7d1d3a623
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

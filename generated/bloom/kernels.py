@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e5edd3f9a4621670
-#   text hash     35b8a58456e31df0
+#   content hash  d171e196ad1bdc10
+#   text hash     b5e45cf6229f17a1
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

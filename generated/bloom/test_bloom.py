@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e5edd3f9a4621670
-#   text hash     d70f3ddc4dd9a468
+#   content hash  504961864d28a933
+#   text hash     abbd1b9cedb7b2c5
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f0d86a6c90c239cb
-#   text hash     6410d3fefaccfd83
+#   content hash  6410d3fefaccfd83
+#   text hash     15daff840f51e96e
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

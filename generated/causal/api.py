@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f0d86a6c90c239cb
-#   text hash     835badac4a99715a
+#   content hash  040920a32428f4ed
+#   text hash     8a0a9f76d22039f8
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

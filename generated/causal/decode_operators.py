@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f0d86a6c90c239cb
-#   text hash     6c0a5c7a66ef7b43
+#   content hash  6c0a5c7a66ef7b43
+#   text hash     7fe016c8beb2964b
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f0d86a6c90c239cb
-#   text hash     448e2b1a902710ad
+#   content hash  daf57f0bac932e16
+#   text hash     0bd3f948c3055193
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

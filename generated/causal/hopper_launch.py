@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f0d86a6c90c239cb
-#   text hash     93adb80d72734d75
+#   content hash  13648daf2aae262b
+#   text hash     008e876298f27535
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f0d86a6c90c239cb
-#   text hash     9393a2ab517c7625
+#   content hash  983721fa8ff49205
+#   text hash     0f75561b2c13e62f
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f0d86a6c90c239cb
-#   text hash     0e8549d508a8341f
+#   content hash  91fe906cc018d8e7
+#   text hash     f8697d368fdc20bc
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f0d86a6c90c239cb
-#   text hash     d6a53ac61f9b5d9e
+#   content hash  03f2905790b52aed
+#   text hash     79e7016dbbe07e83
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

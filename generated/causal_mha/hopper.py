@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  49c53f333ef9a68a
-#   text hash     86487207b0c989aa
+#   content hash  0fef80a13054b8f3
+#   text hash     d92bcb82408be1df
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

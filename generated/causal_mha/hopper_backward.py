@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  49c53f333ef9a68a
-#   text hash     aa822a7920e171b1
+#   content hash  84007f573562ae2a
+#   text hash     f0e567fb81cf7d7f
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

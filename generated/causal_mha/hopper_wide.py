@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  49c53f333ef9a68a
-#   text hash     08b1ffe122e754a3
+#   content hash  a95ba2fa5a59c854
+#   text hash     71601c6020644217
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  49c53f333ef9a68a
-#   text hash     2ff6a1be8ae2766c
+#   content hash  bc16759885716002
+#   text hash     07399b953ce5b117
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  49c53f333ef9a68a
-#   text hash     e27e1be02ae104fc
+#   content hash  9f8b9245930366c5
+#   text hash     70d8b39da50919bd
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6bdfce56fec96ed8
-#   text hash     24e3293dc6aaa5fe
+#   content hash  24e3293dc6aaa5fe
+#   text hash     b5af22fe2dd5bdc5
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6bdfce56fec96ed8
-#   text hash     f9bf50d093afa1ff
+#   content hash  c89638f0563a4bd5
+#   text hash     390afe144867c5ee
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

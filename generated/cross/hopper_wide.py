@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6bdfce56fec96ed8
-#   text hash     0975d1204e89e2ac
+#   content hash  4f3e3a3fdcc1312c
+#   text hash     af9185c05ba3cbaf
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

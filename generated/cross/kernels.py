@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6bdfce56fec96ed8
-#   text hash     8f5c2cd057e42cc8
+#   content hash  18415a698dfd4ee6
+#   text hash     081d51f47c8dfce1
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6bdfce56fec96ed8
-#   text hash     c572262e5b967fff
+#   content hash  796b4e3f047e9c83
+#   text hash     f5ff48262ebe7f90
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6bdfce56fec96ed8
-#   text hash     0afe92f1e30bf692
+#   content hash  9d321b25d685af64
+#   text hash     bf38f354ed99cf5b
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

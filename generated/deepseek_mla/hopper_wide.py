@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  169253a6e7ae67d0
-#   text hash     c6d4fa04774ff66d
+#   content hash  2577478ddf065895
+#   text hash     6e6f23bf652e2f21
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

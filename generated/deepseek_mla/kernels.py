@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  169253a6e7ae67d0
-#   text hash     2973322c694ad2bf
+#   content hash  65b8afa0170cd737
+#   text hash     c2f9d08d78addf6a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  169253a6e7ae67d0
-#   text hash     c08b5701d6e21228
+#   content hash  31bba508f4e03cfe
+#   text hash     b76a3c95f1ecdbb8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  169253a6e7ae67d0
-#   text hash     ab35a2f62873627e
+#   content hash  7cfd0ab5bcbc1791
+#   text hash     0070eecc78593028
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

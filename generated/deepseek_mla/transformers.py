@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  169253a6e7ae67d0
-#   text hash     50b9841c0c7af886
+#   content hash  76d18b3acdbb463a
+#   text hash     55f07c7ee119ef62
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5fb12d159209a879
-#   text hash     fa8204c66c01dd09
+#   content hash  22ba67f2e91c6ee8
+#   text hash     4903f57c989b2d6d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

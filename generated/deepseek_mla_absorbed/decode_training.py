@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5fb12d159209a879
-#   text hash     78ee057d2c1d0534
+#   content hash  7583636a7d8a7226
+#   text hash     37d62b62aa0ad0d9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5fb12d159209a879
-#   text hash     d9d867b37f9a28ad
+#   content hash  9735c635e2fa2b29
+#   text hash     be2f2c32b39ea807
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  be14b0a2ccb496b2
-#   text hash     e3df6ea5eb28800e
+#   content hash  c33aa985d8d81636
+#   text hash     720a7792eb47d557
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

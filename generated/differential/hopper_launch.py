@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  be14b0a2ccb496b2
-#   text hash     1e4de1417c18dffb
+#   content hash  9d7937d43454bad1
+#   text hash     d4fd370bdf8a76a0
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

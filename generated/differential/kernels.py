@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  be14b0a2ccb496b2
-#   text hash     8a055fe3d7d11ba4
+#   content hash  1ec520b11da90b21
+#   text hash     044309f5b7299eaa
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

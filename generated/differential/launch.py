@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  be14b0a2ccb496b2
-#   text hash     04c741e2623370fc
+#   content hash  e72ecc5d5df991ea
+#   text hash     d31ebf2adf5c996d
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

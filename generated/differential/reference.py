@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  be14b0a2ccb496b2
-#   text hash     bf8f7c0ec6bf52bd
+#   content hash  2045c66e90bed8d5
+#   text hash     b1f83dbaa70959a7
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f2ef7a385095f773
-#   text hash     69c5a9e92c33fe33
+#   content hash  69c5a9e92c33fe33
+#   text hash     85316199d4c19df8
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

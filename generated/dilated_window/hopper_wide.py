@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f2ef7a385095f773
-#   text hash     c9c36d9b07747d4b
+#   content hash  f92da3f694942d08
+#   text hash     e8ee40ae7eb020ae
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f2ef7a385095f773
-#   text hash     2a60fc1bc622bc3f
+#   content hash  91532ca6ff5350a6
+#   text hash     a0ad12949ddf9b20
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

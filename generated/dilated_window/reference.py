@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f2ef7a385095f773
-#   text hash     2e34d76c42415588
+#   content hash  686feadbd7e90cdc
+#   text hash     5213431c90b02f78
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

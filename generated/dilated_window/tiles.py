@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f2ef7a385095f773
-#   text hash     ca425fe022f828ce
+#   content hash  c6a13169ac092dd5
+#   text hash     0eb218efa3ea0a9b
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

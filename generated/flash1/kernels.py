@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1550caf49a35d6ef
-#   text hash     cb48681cb59d7c92
+#   content hash  02fdf3284abad085
+#   text hash     5c51c31cf45ab8aa
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1550caf49a35d6ef
-#   text hash     1dff128b334ef51d
+#   content hash  23f8264439f63d4c
+#   text hash     a301f1dadc4ce6bb
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e1eaa01528035b24
-#   text hash     2d1791af7db1bc23
+#   content hash  61c607330ebd2c54
+#   text hash     e70938645a958cea
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e1eaa01528035b24
-#   text hash     cb629e0138074e67
+#   content hash  ad0cbae6127ecd19
+#   text hash     92f048b00efdb43c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

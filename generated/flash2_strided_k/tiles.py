@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e1eaa01528035b24
-#   text hash     c32fd5257179bb19
+#   content hash  a5bfee669a7a5ef6
+#   text hash     81d5f5689d0bd0f4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  458d0416eb6554ae
-#   text hash     92ec9d2df32ffe51
+#   content hash  3d5966ca8c77ded2
+#   text hash     dc764d615daf5207
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  458d0416eb6554ae
-#   text hash     031c4a9c436fa7d5
+#   content hash  b35139b9408f29a7
+#   text hash     41d346f61b3e6f27
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  458d0416eb6554ae
-#   text hash     0be3d446453ce3ae
+#   content hash  32cf68193b12e3c7
+#   text hash     8e090bd3e22c9567
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  458d0416eb6554ae
-#   text hash     0b723404e1fcf54b
+#   content hash  ab16364cff5ba8a8
+#   text hash     fd020460fdb5460a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

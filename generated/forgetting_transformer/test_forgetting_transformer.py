@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  458d0416eb6554ae
-#   text hash     2f8b780885ba7cbc
+#   content hash  b198d0d8f64c41a4
+#   text hash     b231bd2afa55ad09
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

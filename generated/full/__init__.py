@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f86d28694a6af958
-#   text hash     815fb635fec124f8
+#   content hash  815fb635fec124f8
+#   text hash     fff11627eea2e6bb
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

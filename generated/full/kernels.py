@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f86d28694a6af958
-#   text hash     56987e1a1505e3d7
+#   content hash  2ff2f7b8aacfcd72
+#   text hash     da630b81fb9d3f35
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f86d28694a6af958
-#   text hash     030a12917c3fb068
+#   content hash  210a64a30e14876b
+#   text hash     02a767e10145d7a9
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

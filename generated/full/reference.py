@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f86d28694a6af958
-#   text hash     923e3490303e7cf5
+#   content hash  b50110f51621c71b
+#   text hash     61e79ac1fc509e11
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f86d28694a6af958
-#   text hash     14afe7487f330e4c
+#   content hash  04ffef316e4f48c3
+#   text hash     829210c193a517de
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6f454e406676811e
-#   text hash     4ed7410dab0e6729
+#   content hash  c5ad7bab3f0b2f2b
+#   text hash     7191be7b7b953f9d
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

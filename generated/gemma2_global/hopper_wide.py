@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6f454e406676811e
-#   text hash     3871daf7a3604581
+#   content hash  b2b9557b6f90e54f
+#   text hash     2fc672bb5ea26da8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6f454e406676811e
-#   text hash     822d40ce60cf13cb
+#   content hash  75e477dd3d20a036
+#   text hash     f619c8cdd7f1fd93
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6f454e406676811e
-#   text hash     d4617636224d6f31
+#   content hash  bd4a1162e81ca7c4
+#   text hash     07c87423d990523c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  299641300dc9fa36
-#   text hash     4f2bc15da152d154
+#   content hash  ce5c9c6d2ebffaa4
+#   text hash     f955d64c83b06488
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

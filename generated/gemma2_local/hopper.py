@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  299641300dc9fa36
-#   text hash     8b4f03e340f78da7
+#   content hash  a5595123748e9243
+#   text hash     5df7d1b7ca7ee4b1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

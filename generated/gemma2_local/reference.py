@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  299641300dc9fa36
-#   text hash     46ff15fde2d0e389
+#   content hash  d6b2ab05685afafd
+#   text hash     ec99eb432ccce077
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

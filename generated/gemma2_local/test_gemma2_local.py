@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  299641300dc9fa36
-#   text hash     eaf1a11c17246d25
+#   content hash  7e6a4399515d69a8
+#   text hash     390540a7daf96b62
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  299641300dc9fa36
-#   text hash     2137a4e55bda92c4
+#   content hash  89269c71d24e6ace
+#   text hash     1df2b10da1d32a22
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  59134d1c68dd09f6
-#   text hash     0e12399674085e95
+#   content hash  0e12399674085e95
+#   text hash     c973b1276e66f990
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  59134d1c68dd09f6
-#   text hash     d47591256532ac6a
+#   content hash  1e3afc24210746c0
+#   text hash     d30636e0c38a02de
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  59134d1c68dd09f6
-#   text hash     e50f8c920ecf073c
+#   content hash  eeef188415676b1b
+#   text hash     ea192c2eea79ea66
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

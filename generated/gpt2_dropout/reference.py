@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  59134d1c68dd09f6
-#   text hash     219946fb4986c0c0
+#   content hash  e6104b4eaab86652
+#   text hash     704eccc810ff4817
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  59134d1c68dd09f6
-#   text hash     778a83e479d6c25d
+#   content hash  aae351f21969c3a5
+#   text hash     91fd31acf9253e48
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1a635513b0fad21d
-#   text hash     89804517eccd1e47
+#   content hash  89804517eccd1e47
+#   text hash     7bd3263da7a8e790
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

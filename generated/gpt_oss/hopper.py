@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1a635513b0fad21d
-#   text hash     1b9df87ccbfa6d55
+#   content hash  0bdf19479fbbcc7a
+#   text hash     b36a938dbb435077
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1a635513b0fad21d
-#   text hash     81ef8d7a54c6babd
+#   content hash  66b25258b40bc8dc
+#   text hash     78bac04412ed47e8
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

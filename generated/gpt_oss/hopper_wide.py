@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1a635513b0fad21d
-#   text hash     dc86fcd3126f9275
+#   content hash  5e6e6780e7ce4450
+#   text hash     183f22c379eb51e5
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

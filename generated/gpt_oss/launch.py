@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1a635513b0fad21d
-#   text hash     8923d981d3f76bdc
+#   content hash  025cf6da5a095a16
+#   text hash     0ee2c4a06534beed
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

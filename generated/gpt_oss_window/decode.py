@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  de430ef6049b3c24
-#   text hash     780943155f8baba8
+#   content hash  d1f94690fb489e29
+#   text hash     6830d12a6427e4af
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  de430ef6049b3c24
-#   text hash     cdc768a38c3185b1
+#   content hash  23b9f9227353e9f1
+#   text hash     caaa4b792e1aa487
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

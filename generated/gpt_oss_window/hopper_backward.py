@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  de430ef6049b3c24
-#   text hash     bdfbf3b139662ec7
+#   content hash  2d5747aae96ea8da
+#   text hash     da2e019f7abae3a6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  de430ef6049b3c24
-#   text hash     2b106f3a5c55cae8
+#   content hash  af2d01b19838b4a3
+#   text hash     224a912dd64332bc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  de430ef6049b3c24
-#   text hash     eddab98d5386d4eb
+#   content hash  5e2725f1cf53e103
+#   text hash     6bd18af484742564
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

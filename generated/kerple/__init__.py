@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  701f1c81d520d218
-#   text hash     ab5d4ffab69144a1
+#   content hash  ab5d4ffab69144a1
+#   text hash     55080d2aeaf85955
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

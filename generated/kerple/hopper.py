@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  701f1c81d520d218
-#   text hash     5ab5dcb58dcf565e
+#   content hash  181e79c92947ddc8
+#   text hash     bd9b354193063dda
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

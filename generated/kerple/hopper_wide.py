@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  701f1c81d520d218
-#   text hash     8c0bd21d02a48545
+#   content hash  39b08bb7c2fa1e06
+#   text hash     716e0ef6a0b93711
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  701f1c81d520d218
-#   text hash     4e92c318e0d5884f
+#   content hash  4fdf37b43c71fcbc
+#   text hash     aa7b2b8867ab53c6
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

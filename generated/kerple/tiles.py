@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  701f1c81d520d218
-#   text hash     e283a452af90f054
+#   content hash  987a3ca2da15181d
+#   text hash     177a85d63a602824
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  317300a6447b0f32
-#   text hash     94719364dde5971a
+#   content hash  df9d249630368009
+#   text hash     71027161d43826e6
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

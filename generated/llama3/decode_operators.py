@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  317300a6447b0f32
-#   text hash     b11b3bd577773671
+#   content hash  1346152cf12fd8eb
+#   text hash     e9dafeab4da94fbb
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

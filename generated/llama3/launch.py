@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  317300a6447b0f32
-#   text hash     0da0f788cc145ce9
+#   content hash  e0b726ffd862fad9
+#   text hash     281ac15e4af63cf4
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

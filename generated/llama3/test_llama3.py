@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  317300a6447b0f32
-#   text hash     621d7ba81d5baa4e
+#   content hash  4522fd612e3c5bb9
+#   text hash     d8283961b95ef2b5
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  317300a6447b0f32
-#   text hash     f2346b5f25937216
+#   content hash  1d0c488a720f9e74
+#   text hash     f1fe061c21381ef6
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

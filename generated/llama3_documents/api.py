@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  44eaaf2ed6c52f30
-#   text hash     9c609fb2164fa273
+#   content hash  cab3a4c1cb974020
+#   text hash     5b64611ebf5556f8
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

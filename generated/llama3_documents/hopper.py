@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  44eaaf2ed6c52f30
-#   text hash     a3fc5ef011f1f67c
+#   content hash  703e7109e1081fae
+#   text hash     11c151f1589a882d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  44eaaf2ed6c52f30
-#   text hash     e6d7475bb62cb636
+#   content hash  f989119feaba7184
+#   text hash     832ad913424a7973
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  44eaaf2ed6c52f30
-#   text hash     d2d230fee2078ecd
+#   content hash  1ae0441da095c2bf
+#   text hash     499a52a3b890b687
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  44eaaf2ed6c52f30
-#   text hash     7401cd06306f2b6c
+#   content hash  94436036c258d830
+#   text hash     e399c92bd3a06bb9
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

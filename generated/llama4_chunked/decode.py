@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ee87b847cf965fbf
-#   text hash     4f6afe8e68dde55e
+#   content hash  2357f064c463e4fa
+#   text hash     8841c6e8be1ad928
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

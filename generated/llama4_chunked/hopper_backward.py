@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ee87b847cf965fbf
-#   text hash     c0916d5ae804424b
+#   content hash  202e3e82787a4b35
+#   text hash     7fc192f00c3c2715
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ee87b847cf965fbf
-#   text hash     6f29ed2200b444c0
+#   content hash  16592b46f71b59e6
+#   text hash     713c4723234e494f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ee87b847cf965fbf
-#   text hash     76a638c0c8fe7608
+#   content hash  dddcc8d3ed2a3696
+#   text hash     4cb8df71b0b5b678
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ee87b847cf965fbf
-#   text hash     98d3617594e9a8ce
+#   content hash  f813cf147fef86a0
+#   text hash     d5154e71ebd15958
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e75dd72ad9e530de
-#   text hash     dc4ef771383d9327
+#   content hash  1a9759ca475a86f5
+#   text hash     4de17f1838b1b9e9
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e75dd72ad9e530de
-#   text hash     ae3b3b368cee5053
+#   content hash  0b493b9f20c79715
+#   text hash     26d82e23d7ddcfc9
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

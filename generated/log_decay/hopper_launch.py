@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e75dd72ad9e530de
-#   text hash     0cf2884afb00260d
+#   content hash  d4695790e4fff590
+#   text hash     671ef67499f7b138
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e75dd72ad9e530de
-#   text hash     593d0d6c81aff451
+#   content hash  b55ef4d9dc2ef439
+#   text hash     696724ad2773a6d0
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e75dd72ad9e530de
-#   text hash     ca740378594b4e5e
+#   content hash  126166a49914bf29
+#   text hash     c8780d524b4a04ca
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

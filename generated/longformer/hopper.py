@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  26b31a5bbfb61789
-#   text hash     dd360f9ea48c759a
+#   content hash  72c74c6382cdd875
+#   text hash     35743a19a478bfaa
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

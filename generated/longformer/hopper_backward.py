@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  26b31a5bbfb61789
-#   text hash     62d0ef80d18ab20c
+#   content hash  ce1c08276e07a6f8
+#   text hash     bcd3e2f6f5ad74a8
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

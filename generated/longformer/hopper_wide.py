@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  26b31a5bbfb61789
-#   text hash     9bc4d08ed2409075
+#   content hash  7f681b51a0ade37b
+#   text hash     ba542377b2c4f6cc
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

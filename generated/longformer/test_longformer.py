@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  26b31a5bbfb61789
-#   text hash     6fa101e5fc46684e
+#   content hash  fbffc62f39ab3a81
+#   text hash     6f9e4b536af7798f
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

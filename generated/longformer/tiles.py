@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  26b31a5bbfb61789
-#   text hash     4a0ab5180f874708
+#   content hash  44578256b822e8cc
+#   text hash     d5c1bd28f221dd76
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3793f29ec3d0fc5f
-#   text hash     fe89752d9bccec40
+#   content hash  fe89752d9bccec40
+#   text hash     05b9ab916140a3f8
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

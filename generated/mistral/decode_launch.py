@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3793f29ec3d0fc5f
-#   text hash     bdaad1609fe8ef2b
+#   content hash  b175daa3370a698b
+#   text hash     0f2a0f12745a8fab
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

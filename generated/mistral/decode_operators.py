@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3793f29ec3d0fc5f
-#   text hash     ea57e247b37f1116
+#   content hash  bc940c7bc24f286c
+#   text hash     e1cfe7f4904a06fe
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

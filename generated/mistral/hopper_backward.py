@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3793f29ec3d0fc5f
-#   text hash     60c1efd805ae82ab
+#   content hash  bf3c794e4e680f84
+#   text hash     2c272f514439bf6f
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

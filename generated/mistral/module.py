@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3793f29ec3d0fc5f
-#   text hash     f6463b5ecb42eae1
+#   content hash  4a71a2e39a2f4737
+#   text hash     118bc1f27aeb3e23
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  79b6324602d016c5
-#   text hash     29bb52d9ab13fdda
+#   content hash  29bb52d9ab13fdda
+#   text hash     f2d9154a45769e2c
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  79b6324602d016c5
-#   text hash     377fa9d0ed256360
+#   content hash  01cfab6045aa0ac8
+#   text hash     3b10625d862fca34
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

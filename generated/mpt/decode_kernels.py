@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  79b6324602d016c5
-#   text hash     1ea2dca45ddfcae2
+#   content hash  3851588ac9caad2c
+#   text hash     bc2dee9f69306f6a
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

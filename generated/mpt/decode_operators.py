@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  79b6324602d016c5
-#   text hash     aaa71a51812293fe
+#   content hash  371d3e9108d0cba5
+#   text hash     86bbacace71512e0
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  79b6324602d016c5
-#   text hash     e3dab2076fcd74f2
+#   content hash  77ac597b029329e8
+#   text hash     ad03ffd466d56687
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

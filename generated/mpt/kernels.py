@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  79b6324602d016c5
-#   text hash     f1bbf03fff38fce5
+#   content hash  37d7a51bb1a54479
+#   text hash     7b223ee20e4d6d41
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

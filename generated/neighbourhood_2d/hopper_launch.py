@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  21d119763f60a7df
-#   text hash     2fdf2438bf648eac
+#   content hash  1f08130a2edbb1e4
+#   text hash     1ecaabb1764f29f0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  21d119763f60a7df
-#   text hash     97b106f2c627ba66
+#   content hash  be684f9b013954ca
+#   text hash     dba1af2b0ded6d23
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

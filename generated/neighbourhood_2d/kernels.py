@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  21d119763f60a7df
-#   text hash     840a090cb98ef157
+#   content hash  e58abafbc2dbf70f
+#   text hash     d99b5ca4c6005008
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

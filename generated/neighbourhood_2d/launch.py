@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  21d119763f60a7df
-#   text hash     6e2fddafeea5c68c
+#   content hash  99e2d1b79ba0a86c
+#   text hash     1b7da3a72bc1b1ec
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

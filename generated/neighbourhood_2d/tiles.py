@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  21d119763f60a7df
-#   text hash     f15d11836b4a56ae
+#   content hash  aa40895ae6f1ac4c
+#   text hash     09f14326533aa501
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

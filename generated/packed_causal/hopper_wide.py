@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8709cbc332365beb
-#   text hash     136f52e27e70ebbb
+#   content hash  a03f51ff3b47f71c
+#   text hash     da9bb9fb85bbeab1
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

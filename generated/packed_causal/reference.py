@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8709cbc332365beb
-#   text hash     a6d13be76ec7f15f
+#   content hash  177685437c224a93
+#   text hash     e037230b7c44bc0d
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8709cbc332365beb
-#   text hash     e9f4b442a294f8bf
+#   content hash  266637850ce6eaef
+#   text hash     08dbc77453100fba
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

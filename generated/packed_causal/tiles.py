@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8709cbc332365beb
-#   text hash     235f056ed6a18125
+#   content hash  0fd69c23f151878a
+#   text hash     bbda1eb3501a2d5d
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8709cbc332365beb
-#   text hash     5a164684af77e965
+#   content hash  93d7b823ebe9a8fc
+#   text hash     9a1012c5998c4d91
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  efa246b738a166f1
-#   text hash     5e7ee0eaa8d1390c
+#   content hash  5e7ee0eaa8d1390c
+#   text hash     f94b71382467ea26
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  efa246b738a166f1
-#   text hash     e8db8f2246d80704
+#   content hash  b5738bbfd06e13fb
+#   text hash     18b56888877874d8
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  efa246b738a166f1
-#   text hash     6450eb3750bd61a7
+#   content hash  7738eaf920f96f8d
+#   text hash     08dd96bb2e01d2f7
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  efa246b738a166f1
-#   text hash     166c37ab8657c2b4
+#   content hash  00b78409513b353b
+#   text hash     ad03a1b3a5d8af51
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  efa246b738a166f1
-#   text hash     d55d558b4919745b
+#   content hash  e016ff1b8ec0db6c
+#   text hash     9590f36c4534c4c8
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

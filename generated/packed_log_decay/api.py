@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f8ad3b71584a958e
-#   text hash     2398bf5b6ed53dd4
+#   content hash  8c9ec38ef46287a4
+#   text hash     9d9ff906f37af1b2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

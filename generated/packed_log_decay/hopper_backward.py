@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f8ad3b71584a958e
-#   text hash     8a6bf6b7ff2ff282
+#   content hash  2ba9bfc9c0347ffd
+#   text hash     4339bd9443a0c60d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

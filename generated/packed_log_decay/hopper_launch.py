@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f8ad3b71584a958e
-#   text hash     97a27dc4f94cb9ec
+#   content hash  cee16ffed7ed46db
+#   text hash     12fa5f22abefdf7d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f8ad3b71584a958e
-#   text hash     c4ec7643bed3750c
+#   content hash  2606552433f741b7
+#   text hash     5bfcd0b37b4a13df
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f8ad3b71584a958e
-#   text hash     0c39ac2d73931a7a
+#   content hash  cdda8f8fad326bde
+#   text hash     f15f701ea51b04b2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c15193cb70d2c12c
-#   text hash     31f1108a740020c2
+#   content hash  4a8fa0670770fef2
+#   text hash     471b2339e9ff5bd2
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c15193cb70d2c12c
-#   text hash     a5800222a7f6b293
+#   content hash  8bcd347b5746ef99
+#   text hash     0fac9d07a78155a2
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c15193cb70d2c12c
-#   text hash     f029346b5569d1cf
+#   content hash  beb8254a29c38d80
+#   text hash     78eedbcb6ff12193
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c15193cb70d2c12c
-#   text hash     a8a666206e49415e
+#   content hash  e1f3140ff2ef0433
+#   text hash     4f252348ac7c9518
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

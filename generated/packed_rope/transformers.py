@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c15193cb70d2c12c
-#   text hash     ea5a6a2a9c761e57
+#   content hash  49a26bb18fe7a07d
+#   text hash     950d72ccb59e9549
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

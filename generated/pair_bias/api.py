@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c2345c18d9f4ae43
-#   text hash     2216271e3c32f101
+#   content hash  4258a4aa09afb49c
+#   text hash     492db2f6bbf4cb26
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

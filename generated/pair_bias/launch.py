@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c2345c18d9f4ae43
-#   text hash     4194b1a65fedfbe3
+#   content hash  1df269f086585da8
+#   text hash     6a6eccd6696eb450
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c2345c18d9f4ae43
-#   text hash     4ce3114fecbc8451
+#   content hash  977f2eab14d8cd94
+#   text hash     6d50d9510f886dc8
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c2345c18d9f4ae43
-#   text hash     702466d97676f92b
+#   content hash  f2983d3089efadcc
+#   text hash     5ea403c5bf95778e
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

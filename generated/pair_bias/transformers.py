@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c2345c18d9f4ae43
-#   text hash     9966a43ba1258ed4
+#   content hash  e67d4592ab042f24
+#   text hash     e59d560775cd4b8c
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

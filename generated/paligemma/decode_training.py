@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9326132dc9d7fa58
-#   text hash     f4dadfc1bea6222d
+#   content hash  f5eafa8654a37e56
+#   text hash     4ba1990113872ebc
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9326132dc9d7fa58
-#   text hash     5492b7eeee4ca0d7
+#   content hash  1549c09091d515a2
+#   text hash     ac83fac32f01b777
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

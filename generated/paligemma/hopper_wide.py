@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9326132dc9d7fa58
-#   text hash     f0a5defcf73761ec
+#   content hash  887c650f67ab5acd
+#   text hash     0f2132e0b08b9759
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

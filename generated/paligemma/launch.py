@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9326132dc9d7fa58
-#   text hash     65f6300c516908ed
+#   content hash  feada95d0be4a00d
+#   text hash     35d7e34fbce05ec6
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9326132dc9d7fa58
-#   text hash     44d59cd9730bb899
+#   content hash  7021520e1b83d487
+#   text hash     75ed2a0868035a65
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  efd4546ecce6e1e3
-#   text hash     afa9baa06de5ddc2
+#   content hash  afa9baa06de5ddc2
+#   text hash     90b0a67d64cffe94
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

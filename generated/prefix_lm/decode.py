@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  efd4546ecce6e1e3
-#   text hash     080b30a3f55dc021
+#   content hash  c525e81ff9c05572
+#   text hash     0fdfa21ea51c554b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

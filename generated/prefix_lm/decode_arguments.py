@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  c55e5653f9779808
-#   text hash     ce058582b0fa1158
+#   content hash  9b792be5d008eba1
+#   text hash     d1414f80752828a3
 #   render with   attnforge render SPEC
 """What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
 

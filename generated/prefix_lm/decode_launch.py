@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  efd4546ecce6e1e3
-#   text hash     313552f54c896fbb
+#   content hash  80312e04c924bfea
+#   text hash     ccd6ddfc757d3520
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

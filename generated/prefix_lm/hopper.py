@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  efd4546ecce6e1e3
-#   text hash     20ed835a93750778
+#   content hash  8e4ba44b82348f8e
+#   text hash     e0b20301c6329813
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

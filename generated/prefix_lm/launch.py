@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  efd4546ecce6e1e3
-#   text hash     384e7fb0c92b7c41
+#   content hash  736855e3344ff584
+#   text hash     1f7ed970f11b312a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bf0abf6305ec447c
-#   text hash     deb1a1e6759eae32
+#   content hash  21b4bdf5aa5fa4ed
+#   text hash     d1f1eda827afc4c3
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bf0abf6305ec447c
-#   text hash     d8a855222f912379
+#   content hash  94e3e9cbf3961b8e
+#   text hash     bcc74cf07788c3f9
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

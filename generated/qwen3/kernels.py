@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bf0abf6305ec447c
-#   text hash     065ae46421277fa6
+#   content hash  9bedd25eee48de4c
+#   text hash     30a9d74317e5ebe0
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bf0abf6305ec447c
-#   text hash     299d92f5b72ccb98
+#   content hash  d9f384fec056224a
+#   text hash     6fe75a15ceeb74c5
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bf0abf6305ec447c
-#   text hash     bf75f421c27b7ffa
+#   content hash  672dceaf26119e97
+#   text hash     ddea4af609bd16c3
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

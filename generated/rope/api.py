@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8c3430ee8f484525
-#   text hash     db304c0af6751a18
+#   content hash  51939eba7da60d90
+#   text hash     086bcd29485ff543
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

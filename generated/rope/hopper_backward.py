@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8c3430ee8f484525
-#   text hash     eda3b400fc74ec6a
+#   content hash  d615d86f6ebe5a16
+#   text hash     a3fb7a7fa747e0fc
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8c3430ee8f484525
-#   text hash     c54e36552cc33b84
+#   content hash  4b87ade591a0eb79
+#   text hash     c004fbbb335c82bd
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8c3430ee8f484525
-#   text hash     9c5fea5bc64df1f2
+#   content hash  de8e36b1855a594f
+#   text hash     8a100e84ef244e1f
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

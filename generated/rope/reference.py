@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8c3430ee8f484525
-#   text hash     6196a270a4064b82
+#   content hash  b738ba8cbee60c3d
+#   text hash     0ead4e713014f010
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

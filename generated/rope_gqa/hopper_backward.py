@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  df742bbafd68b34b
-#   text hash     61ddd140733807e7
+#   content hash  4ec30af8e87d38cb
+#   text hash     6b3125b54718faff
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

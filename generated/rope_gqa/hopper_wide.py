@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  df742bbafd68b34b
-#   text hash     a05d3c6d9626d592
+#   content hash  ae004f1f11f462ff
+#   text hash     09e724666415f824
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

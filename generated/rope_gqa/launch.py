@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  df742bbafd68b34b
-#   text hash     b8565234d975eba1
+#   content hash  198bd85229bb4741
+#   text hash     594c2ec34d748aba
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  df742bbafd68b34b
-#   text hash     d577f23ad8d70521
+#   content hash  f2d46a15155f4f7e
+#   text hash     3602cec8d0da8ba0
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

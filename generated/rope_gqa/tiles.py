@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  df742bbafd68b34b
-#   text hash     b2f5ff425ffdd60a
+#   content hash  e8865bd77ea693c4
+#   text hash     50e84cb8d172ad0a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a0a2f322756bba45
-#   text hash     b93b5063a1ede529
+#   content hash  b93b5063a1ede529
+#   text hash     311a60a57a76c4ad
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a0a2f322756bba45
-#   text hash     2fda74e59434b0b9
+#   content hash  bcc76661f60a09f0
+#   text hash     2e02171c2483d4ed
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a0a2f322756bba45
-#   text hash     7f428c8e7b861516
+#   content hash  f69714f0535f4e43
+#   text hash     ab0aabbb4ff8cccd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a0a2f322756bba45
-#   text hash     fe3b9b3f6278b9ec
+#   content hash  6d2c4f0bf685463a
+#   text hash     d7ccfadafe229602
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

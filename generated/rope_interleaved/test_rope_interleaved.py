@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a0a2f322756bba45
-#   text hash     5450790c7ef2eb5f
+#   content hash  7716c041d0adacd1
+#   text hash     d21b508b952f42ed
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

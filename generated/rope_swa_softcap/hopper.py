@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b7740f1252d6a959
-#   text hash     cdb9af6119ed1915
+#   content hash  a268580e2713f7d0
+#   text hash     d4eaa6ec2f30b81f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b7740f1252d6a959
-#   text hash     146540666397c1c5
+#   content hash  a96719a4ad5db7f3
+#   text hash     c8e8ec0307d743f0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

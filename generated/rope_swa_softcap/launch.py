@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b7740f1252d6a959
-#   text hash     4d1b2b1f48798bfe
+#   content hash  57793cc1b769fd5f
+#   text hash     d421d30460061b81
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

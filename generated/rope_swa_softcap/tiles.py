@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b7740f1252d6a959
-#   text hash     921afcc1aa0e1e4f
+#   content hash  be520610cce24d47
+#   text hash     12385403b7cb838d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

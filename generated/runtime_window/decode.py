@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c2e2e5c8c3c67329
-#   text hash     8ccd8750aaf588e2
+#   content hash  5cb74b0684ef39df
+#   text hash     3b9c208bb777f24e
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

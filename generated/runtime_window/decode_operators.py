@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c2e2e5c8c3c67329
-#   text hash     235c4c273a3be949
+#   content hash  235c4c273a3be949
+#   text hash     89858a6ee6d0fe57
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

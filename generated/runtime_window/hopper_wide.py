@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c2e2e5c8c3c67329
-#   text hash     1e2edfa9e734d51f
+#   content hash  cae2007c97854073
+#   text hash     e00b21df64590d11
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

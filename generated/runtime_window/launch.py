@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c2e2e5c8c3c67329
-#   text hash     b5a4f824f9838912
+#   content hash  b3951c3411c84aca
+#   text hash     df529276507a24b9
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

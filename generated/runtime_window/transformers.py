@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c2e2e5c8c3c67329
-#   text hash     c1bf7b8761c2a656
+#   content hash  46fe7b9a1d65355b
+#   text hash     289abac13cc5720b
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

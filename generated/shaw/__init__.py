@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  968a4b149ec992f6
-#   text hash     6c18ed6336c5ca9b
+#   content hash  6c18ed6336c5ca9b
+#   text hash     59babba0fa621aa4
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

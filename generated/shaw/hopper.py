@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  968a4b149ec992f6
-#   text hash     b4e3f69f66d0c3e5
+#   content hash  fb5fad776e31b204
+#   text hash     9be33986cd104f5a
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  968a4b149ec992f6
-#   text hash     d6741fea380cd353
+#   content hash  400160f8496f53e7
+#   text hash     52b628e5a821c51b
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

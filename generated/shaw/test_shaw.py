@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  968a4b149ec992f6
-#   text hash     ebf693a7c4b78ad1
+#   content hash  945a8d2f403004ff
+#   text hash     077af35514e2836a
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  968a4b149ec992f6
-#   text hash     2e514d3b31b7195e
+#   content hash  f7af5cfef4f9a976
+#   text hash     ff834e76f562403d
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  964f9539181b8ad9
-#   text hash     ecd8353cfe9206ad
+#   content hash  329c56db304f5e92
+#   text hash     023783664babe9ef
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

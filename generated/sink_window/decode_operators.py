@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  964f9539181b8ad9
-#   text hash     e61b13c8778d386f
+#   content hash  8ad4bf2d3e7941fe
+#   text hash     22e00af7a2ccd2df
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  964f9539181b8ad9
-#   text hash     f973b3e27a872309
+#   content hash  30de9bb78de04173
+#   text hash     95a8906ec3abb34c
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

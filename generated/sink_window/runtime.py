@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  cd78f014f2609766
-#   text hash     b386ba26b08bc2a8
+#   content hash  4fabbb4651c7dddd
+#   text hash     679ca75ec8377125
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 

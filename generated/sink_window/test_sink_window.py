@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  964f9539181b8ad9
-#   text hash     c956c2ff865479e2
+#   content hash  ce34c6f3a23a397d
+#   text hash     502a4afca0a1b9a3
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  964f9539181b8ad9
-#   text hash     9719890d734279a3
+#   content hash  c11ad6e9dc418bf2
+#   text hash     c93276191de8d6df
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/tests/checks.py.jinja
-#   content hash  a503ff116145d6f5
-#   text hash     e4d772e6aeb07719
+#   content hash  6a8387b90fd31991
+#   text hash     0958409b49e3010b
 #   render with   attnforge render SPEC
 """What suites check and by which rule; what is a variant's own stands in the test file beside it.
 

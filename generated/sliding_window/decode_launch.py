@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5d9b199cd89f725a
-#   text hash     1a9c998d7dff6bae
+#   content hash  743b0cc54192b222
+#   text hash     0eafc32b418364a3
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

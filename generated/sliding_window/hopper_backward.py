@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5d9b199cd89f725a
-#   text hash     a10685d1624ffa35
+#   content hash  b4c4bd492ff5c548
+#   text hash     39ea64cdbdab27a3
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

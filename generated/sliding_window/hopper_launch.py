@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5d9b199cd89f725a
-#   text hash     f6d8e7cc5756c7a4
+#   content hash  4327bfc2808a2a04
+#   text hash     88828925c8efddd6
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5d9b199cd89f725a
-#   text hash     2c8ae76ee975f1a3
+#   content hash  77cdc52b8cdb1eb5
+#   text hash     234d3eae36216c7d
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

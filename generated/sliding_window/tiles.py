@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5d9b199cd89f725a
-#   text hash     8b1d4498a11e2e47
+#   content hash  b24ca6ab77d04434
+#   text hash     81a5957646782455
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

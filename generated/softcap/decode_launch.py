@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2c52f3bddfd2efd6
-#   text hash     766d54dbe0d887b6
+#   content hash  f64b03a9b3bd379e
+#   text hash     2f052a19dbee2494
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

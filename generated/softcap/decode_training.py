@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2c52f3bddfd2efd6
-#   text hash     e16001edf8818c97
+#   content hash  5dea88a60af1b751
+#   text hash     8787c812fb267d97
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2c52f3bddfd2efd6
-#   text hash     fcf157cff61ec8d1
+#   content hash  bf461461bf324ad4
+#   text hash     7f947ad386619d70
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

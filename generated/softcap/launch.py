@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2c52f3bddfd2efd6
-#   text hash     9f60c17de5f95477
+#   content hash  51cc680aa9e44619
+#   text hash     7bbbd24156c14eaf
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

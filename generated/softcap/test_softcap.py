@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2c52f3bddfd2efd6
-#   text hash     09c483491cb460e7
+#   content hash  1d55e8e358e48448
+#   text hash     991810c4112abd57
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

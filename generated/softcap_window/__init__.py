@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  638d473e1ab68458
-#   text hash     9d257ac5b19144aa
+#   content hash  9d257ac5b19144aa
+#   text hash     45cfbd7b24fbd77d
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  638d473e1ab68458
-#   text hash     6020e40a29db47a8
+#   content hash  6020e40a29db47a8
+#   text hash     887385b3b16c1f4f
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

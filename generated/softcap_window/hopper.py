@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  638d473e1ab68458
-#   text hash     6fee11df44cf978f
+#   content hash  c25c1639d4b3bb44
+#   text hash     1850d9ac76a117cb
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  638d473e1ab68458
-#   text hash     7048556491f69c1a
+#   content hash  a6fe0f9729ac5ba0
+#   text hash     0ef059b04d927921
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

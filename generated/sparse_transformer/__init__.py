@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f6bc25195b0a6a67
-#   text hash     479a2e60889fc9d6
+#   content hash  479a2e60889fc9d6
+#   text hash     43d3ccd5da8510a9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f6bc25195b0a6a67
-#   text hash     17e96e2ac11d3936
+#   content hash  d4861c24342dcfdd
+#   text hash     a95bd6664b8e8140
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f6bc25195b0a6a67
-#   text hash     d6cd1aba28e72d86
+#   content hash  3c4fefd407a58f92
+#   text hash     e4afff442777c034
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

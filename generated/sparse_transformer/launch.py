@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f6bc25195b0a6a67
-#   text hash     03863a49cf2c6fc7
+#   content hash  867d651a4fda1a5d
+#   text hash     6f39e247f50d9ab8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f6bc25195b0a6a67
-#   text hash     f3e8073e981875e3
+#   content hash  20ed00ceae12033e
+#   text hash     5b4a15c841f19c36
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  536f2b8b2da6748f
-#   text hash     d6409d0d3b41df63
+#   content hash  5ad97be041638acd
+#   text hash     1b0f4408e0032a42
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

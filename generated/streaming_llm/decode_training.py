@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  536f2b8b2da6748f
-#   text hash     65148fc2ad6d025f
+#   content hash  e6ddbc4f171e0458
+#   text hash     b2abaaf23a43042f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

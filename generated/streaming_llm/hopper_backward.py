@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  536f2b8b2da6748f
-#   text hash     c07645c54a429edc
+#   content hash  149a86a6feee2d0d
+#   text hash     c90f4b335b8169b5
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  536f2b8b2da6748f
-#   text hash     d6ea74cd7e671dab
+#   content hash  b9772919bb6d797a
+#   text hash     4d6e04d037bb404d
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  536f2b8b2da6748f
-#   text hash     aa79fc925ab02f07
+#   content hash  f8ea096574d36887
+#   text hash     6092591fd38eabdf
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

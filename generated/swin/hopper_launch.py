@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ae09faaccde6d3c3
-#   text hash     533567bc6413ef57
+#   content hash  1014f922c57ab2b7
+#   text hash     410b0496b2fe0944
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ae09faaccde6d3c3
-#   text hash     6f8443a6a16b754e
+#   content hash  aac1e46a168835ac
+#   text hash     484306a484cd508f
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ae09faaccde6d3c3
-#   text hash     0e85ca85fe696742
+#   content hash  d8aa6284708edc80
+#   text hash     8e20925052f4083d
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

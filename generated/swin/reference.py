@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ae09faaccde6d3c3
-#   text hash     25549faa7c2cad11
+#   content hash  da7a0db51edf363d
+#   text hash     a385f5ff1e129d04
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ae09faaccde6d3c3
-#   text hash     1ad5e7b4a91fb41d
+#   content hash  62355bba3c8f586e
+#   text hash     5bffc6e70a7a6019
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

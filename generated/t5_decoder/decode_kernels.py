@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f2ffc4b3a3303752
-#   text hash     8f1f58abe6ce7b79
+#   content hash  67911957442f4953
+#   text hash     f1fee9307793f8d9
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f2ffc4b3a3303752
-#   text hash     e98b368d1fc38295
+#   content hash  6dd5b4198ebdf824
+#   text hash     5b259b52ad4f517b
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

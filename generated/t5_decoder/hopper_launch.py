@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f2ffc4b3a3303752
-#   text hash     78b62dc4c1d28cd5
+#   content hash  ef6c45fd45e6fd7d
+#   text hash     7d5543a3e46bb54d
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f2ffc4b3a3303752
-#   text hash     95ec3534c34ff5fb
+#   content hash  be804e7493d47913
+#   text hash     bfeb255b6e3d90f4
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a1ab9bb0b5e35f4c
-#   text hash     05e90c802e2e4dcc
+#   content hash  69530a36cbde1447
+#   text hash     b766b432502478e3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

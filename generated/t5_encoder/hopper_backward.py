@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a1ab9bb0b5e35f4c
-#   text hash     66a240d9e5704f98
+#   content hash  41dcaf39f465e396
+#   text hash     55a360462065d77e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

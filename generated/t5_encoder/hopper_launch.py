@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a1ab9bb0b5e35f4c
-#   text hash     3ebb92df9569f600
+#   content hash  d22fb39f12532a24
+#   text hash     ecb1ed040e897a97
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a1ab9bb0b5e35f4c
-#   text hash     625afd1e926ca4e2
+#   content hash  3c110379b6f5aa68
+#   text hash     21a841d7d830d414
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

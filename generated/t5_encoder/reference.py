@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a1ab9bb0b5e35f4c
-#   text hash     0ba3cd12ec50d689
+#   content hash  ed14bf1fed2543f5
+#   text hash     b4be8fba0b900618
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

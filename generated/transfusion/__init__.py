@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  25a8c3b796d4c4bd
-#   text hash     b9e1e5a0b43b6cac
+#   content hash  b9e1e5a0b43b6cac
+#   text hash     045e5153a6e8a8af
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

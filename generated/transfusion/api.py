@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  25a8c3b796d4c4bd
-#   text hash     922153c8df4aa7e1
+#   content hash  650d171263256e6d
+#   text hash     b1e877dc89fe3232
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

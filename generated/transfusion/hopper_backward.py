@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  25a8c3b796d4c4bd
-#   text hash     3aa83e669df25aae
+#   content hash  1facb2eb44e11e2a
+#   text hash     cb589bbb69e282aa
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

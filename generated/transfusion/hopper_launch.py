@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  25a8c3b796d4c4bd
-#   text hash     5bbef9c99994b5ee
+#   content hash  f051a91e5a6158e3
+#   text hash     fbc7a920c84c6823
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

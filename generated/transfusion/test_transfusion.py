@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  25a8c3b796d4c4bd
-#   text hash     f7453ab3e44d9cd5
+#   content hash  0b2379dbacce1106
+#   text hash     2c8b263c1b70d356
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cbe5e2d75e0100c7
-#   text hash     ad5bc77f9dc92bd9
+#   content hash  8f7a5819de7b4da1
+#   text hash     79489cb0dd1cae34
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

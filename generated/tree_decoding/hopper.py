@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cbe5e2d75e0100c7
-#   text hash     0d0f155e10729395
+#   content hash  79a4d5e55e1f2ed2
+#   text hash     4bc9a52003113dd6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

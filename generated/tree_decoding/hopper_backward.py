@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cbe5e2d75e0100c7
-#   text hash     cd49c4541ae9fb58
+#   content hash  a3e7b413d6defec5
+#   text hash     069ac56dc70d87eb
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cbe5e2d75e0100c7
-#   text hash     a5acd533e356df35
+#   content hash  20760e562a28d51d
+#   text hash     296eb74ee0401fca
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cbe5e2d75e0100c7
-#   text hash     1348b651036e1821
+#   content hash  1eee6c24e5658601
+#   text hash     5043d49733fce74e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -575,7 +575,7 @@ def test_processes_need_a_plugin_of_pytest(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_faults_of_the_program_are_told_apart(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    def fail(spec: object) -> dict[str, str]:
+    def fail(*given: object) -> dict[str, str]:
         raise render.TemplateFault("template host/api.py.jinja, line 3: 'x' is undefined")
 
     monkeypatch.setattr(render, "render", fail)
@@ -595,11 +595,11 @@ def test_a_template_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     render._environment.cache_clear()
     try:
         with pytest.raises(render.TemplateFault, match=r"template undefined\.jinja, line 2: UndefinedError"):
-            render._file("undefined.jinja", {"header": "# x"})
+            render._python("undefined.jinja", {"header": "# x"})
         with pytest.raises(render.TemplateFault, match=r"template syntax\.jinja, line 3"):
-            render._file("syntax.jinja", {"header": "# x"})
+            render._python("syntax.jinja", {"header": "# x"})
         with pytest.raises(format.Unformattable, match=r"template python\.jinja .*(?s:.)*>    3 def \(:"):
-            render._file("python.jinja", {"header": "# x"})
+            render._python("python.jinja", {"header": "# x"})
     finally:
         render._environment.cache_clear()
 

@@ -11,7 +11,7 @@ import pytest
 import unformatted
 
 from attnforge.language import spec
-from attnforge.render import header, render
+from attnforge.render import emit, format, header, render
 from attnforge.source import resources
 
 ROOT = Path(render.__file__).parents[3]
@@ -94,6 +94,46 @@ def test_some_files_are_the_same_bytes_in_every_package(tmp_path: Path) -> None:
         assert found is not None and found.intact and found.source == f"templates/{template}"
         opening = made[name][0].partition('"""')[0]
         assert "the same in every package" in opening and "specs/" not in opening
+
+
+def test_files_that_were_made_of_the_same_are_not_formatted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    formatted: list[str] = []
+
+    def python(text: str, template: str) -> str:
+        formatted.append(template)
+        return f"{text}# formatted\n"
+
+    def loaded(mask: str) -> spec.Spec:
+        (tmp_path / "one.yaml").write_text(f"name: one\nalgorithm: flash1\nmask: [{mask}]\n")
+        return spec.load(tmp_path / "one.yaml", terms=resources.terms_for(tmp_path / "one.yaml"))
+
+    monkeypatch.setattr(format, "python", python)
+    out, first = tmp_path / "out", loaded("causal")
+    made = render.render(first, out)
+    assert len(formatted) == len(made)
+    emit.write([emit.Package("one", first.source, first.path, made)], out)
+    formatted.clear()
+    assert render.render(first, out) == made and not formatted
+    # an edited file is none that was made, nor is one in another encoding, nor what bars a package that is half written
+    (out / "one" / "__init__.py").write_text(header.instead(made["__init__.py"], "raise ImportError\n"))
+    (out / "one" / "api.py").write_text(f"{made['api.py']}x = 1\n")
+    (out / "one" / "launch.py").write_bytes(made["launch.py"].encode() + b"# \xe9\n")
+    assert render.render(first, out) == made
+    assert formatted == [f"host/{name}.py.jinja" for name in ("init", "launch", "api")]
+    formatted.clear()
+    other = render.render(loaded("sliding_window: {size: 8}"), out)
+    assert other.keys() == made.keys()
+    assert "portable/kernels.py.jinja" in formatted and "host/runtime.py.jinja" not in formatted
+    assert other["kernels.py"] != made["kernels.py"] and other["runtime.py"] == made["runtime.py"]
+
+
+@pytest.mark.slow
+def test_packages_are_formatted_as_a_render_does() -> None:
+    """`attnforge render --check` takes a text whose header tells that it was made of the same."""
+    for name, text in render.render(spec.load(SAMPLE[0], terms=resources.terms_for(SAMPLE[0]))).items():
+        assert (ROOT / "generated" / SAMPLE[0].stem / name).read_text() == text
 
 
 @pytest.mark.slow

@@ -134,10 +134,10 @@ def one(argument: str) -> Spec:
     return next(iter(load([argument]).values()))
 
 
-def packages(loaded: Mapping[Path, Spec]) -> list[Package]:
-    """The packages of loaded specs, rendered."""
+def packages(loaded: Mapping[Path, Spec], out: Path | None = None) -> list[Package]:
+    """The packages of loaded specs, rendered; what `out` has of them already is not made again."""
     from ..render import render as renderer
     from ..render.emit import Package
 
-    files = renderer.render_all(list(loaded.values()))
+    files = renderer.render_all(list(loaded.values()), out)
     return [Package(s.name, s.source, path, made) for (path, s), made in zip(loaded.items(), files, strict=True)]

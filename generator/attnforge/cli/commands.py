@@ -117,7 +117,7 @@ def render(specs: Sequence[str], out: Path, checks: bool, diffs: bool, force: bo
         raise click.UsageError("--check and --diff cannot both be given")
     from ..render import emit
 
-    packages = arguments.packages(arguments.load(specs))
+    packages = arguments.packages(arguments.load(specs), None if force else out)
     if checks or diffs:
         findings = emit.survey(packages, out)
         if diffs:

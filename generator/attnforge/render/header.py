@@ -22,7 +22,7 @@ _HEADER = f"""\
 _PATTERN = re.compile(
     r"\A# Written by attnforge\..*\n#\n"
     r"#   made from     (?P<source>.*)\n"
-    r"#   content hash  [0-9a-f]{16}\n"
+    r"#   content hash  (?P<content>[0-9a-f]{16})\n"
     r"#   text hash     (?P<text>[0-9a-f]{16})\n"
 )
 
@@ -32,11 +32,12 @@ class Header:
     """The facts in a generated file's header."""
 
     source: str
+    content: str  # the hash of all that decided on the text
     intact: bool  # whether the text is still the one that was written
 
 
 def write(source: str, *content: bytes) -> str:
-    """The header of a file made from a spec; `content` is all that decides on the text."""
+    """The header of a file made from a spec; `content` decides on it beside what `close` is given."""
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in source)
     return _opening("change the spec, then render it again", shown, shlex.quote(shown), content)
 
@@ -44,6 +45,11 @@ def write(source: str, *content: bytes) -> str:
 def shared(template: str, *content: bytes) -> str:
     """The header of a file that is the same in every package, whatever its spec."""
     return _opening("it is the same in every package", f"templates/{template}", "SPEC", content)
+
+
+def close(text: str) -> str:
+    """The text of a file before it is formatted, with a content hash that follows all of it."""
+    return _with_content(text, hashlib.sha256(text.encode()).hexdigest()[: len(_BLANK)])
 
 
 def _opening(advice: str, source: str, command: str, content: Iterable[bytes]) -> str:
@@ -56,21 +62,31 @@ def _opening(advice: str, source: str, command: str, content: Iterable[bytes]) -
 
 def stamp(text: str) -> str:
     """The text with the hash of itself in its header."""
-    found = _PATTERN.match(text)
-    assert found is not None, "the text has no header"
+    found = _match(text)
     return text[: found.start("text")] + _hash(text, found) + text[found.end("text") :]
 
 
 def instead(text: str, body: str) -> str:
-    """A file that stands in for a generated one for a while: under the same header, with another text."""
+    """A file that stands in for a generated one for a while: under its header, made of nothing that decides on it."""
     opening = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines(keepends=True))
-    return stamp(f"{''.join(opening)}\n{body}")
+    return stamp(_with_content(f"{''.join(opening)}\n{body}", _BLANK))
 
 
 def read(text: str) -> Header | None:
     """The header's facts, or None if the text has none."""
     found = _PATTERN.match(text)
-    return Header(found["source"], found["text"] == _hash(text, found)) if found else None
+    return Header(found["source"], found["content"], found["text"] == _hash(text, found)) if found else None
+
+
+def _with_content(text: str, digest: str) -> str:
+    found = _match(text)
+    return text[: found.start("content")] + digest + text[found.end("content") :]
+
+
+def _match(text: str) -> re.Match[str]:
+    found = _PATTERN.match(text)
+    assert found is not None, "the text has no header"
+    return found
 
 
 def _hash(text: str, found: re.Match[str]) -> str:

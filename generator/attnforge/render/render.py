@@ -10,6 +10,7 @@ import os
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -55,8 +56,11 @@ class TemplateFault(Exception):
     """A template failed: the program's own fault, never the user's."""
 
 
-def render(spec: Spec) -> dict[str, str]:
-    """The names and texts of the files that make up the package of a spec."""
+def render(spec: Spec, out: Path | None = None) -> dict[str, str]:
+    """The names and texts of the files that make up the package of a spec.
+
+    Files of a package in `out` that were made of the same are taken from there, as formatting takes most of the time.
+    """
     values = _values(spec)
     files = _FILES | {f"{name}.py": f"hopper/{name}.py.jinja" for name in hopper_files(values["plan"])}
     files |= _DECODING if values["plan"].decode else {}
@@ -65,9 +69,11 @@ def render(spec: Spec) -> dict[str, str]:
     files |= _MEASURING if values["plan"].statistics else {}
     files |= _LAYERS if values["transformers"] else {}
     files |= _MODULE if values["module"] else {}
-    own = {name.format(name=spec.name): _file(template, values) for name, template in files.items()}
     shared = _SHARED | (_SHARED_DECODING if values["plan"].decode else {})
-    return own | {name: _shared(template) for name, template in shared.items()}
+    printed = {name.format(name=spec.name): (_printed(file, values), file) for name, file in files.items()}
+    printed |= {name: (_shared(file), file) for name, file in shared.items()}
+    made = {name: _read(out / spec.name / name) if out else "" for name in printed}
+    return {name: _formatted(*text, made[name]) for name, text in printed.items()}
 
 
 def hopper_files(planned: plan.Plan) -> tuple[str, ...]:
@@ -80,7 +86,7 @@ def hopper_files(planned: plan.Plan) -> tuple[str, ...]:
 
 def file(spec: Spec, name: str) -> str:
     """The text of one file of a package, in less time than all of them take."""
-    return _file(_FILES[name], _values(spec))
+    return _formatted(_printed(_FILES[name], _values(spec)), _FILES[name])
 
 
 def unformatted_kernels(spec: Spec, lines: Callable[[Iterable[statements.Block]], list[str]]) -> str:
@@ -105,13 +111,13 @@ def _values(spec: Spec) -> dict[str, Any]:
     }
 
 
-def render_all(specs: Sequence[Spec]) -> list[dict[str, str]]:
-    """The packages of several specs; formatting takes most of the time, so that many are shared out among the cores."""
+def render_all(specs: Sequence[Spec], out: Path | None = None) -> list[dict[str, str]]:
+    """The packages of several specs; many are shared out among the cores."""
     cores = os.cpu_count() or 1
     if len(specs) < 4 or cores == 1:
-        return [render(spec) for spec in specs]
+        return [render(spec, out) for spec in specs]
     with ProcessPoolExecutor(min(cores, len(specs))) as pool:
-        return list(pool.map(render, specs))
+        return list(pool.map(functools.partial(render, out=out), specs))
 
 
 def page(values: dict[str, Any]) -> str:
@@ -152,16 +158,31 @@ def export(spec: Spec, to: str) -> str:
     return _python(f"export/{to}.py.jinja", values)
 
 
-def _file(template: str, values: dict[str, Any]) -> str:
-    text = _python(template, values)
-    return header.stamp(text)
+def _printed(template: str, values: dict[str, Any]) -> str:
+    """A file that a spec decides on, before it is formatted."""
+    return header.close(_text(template, values).lstrip("\n"))
 
 
 @functools.cache
 def _shared(template: str) -> str:
-    """A file that no spec decides on."""
-    text = _python(template, {"smooth": reference.smooth()})
-    return header.stamp(header.shared(template, text.encode()) + text)
+    """A file that no spec decides on, before it is formatted."""
+    return header.close(header.shared(template) + _text(template, {"smooth": reference.smooth()}).lstrip("\n"))
+
+
+def _formatted(printed: str, template: str, made: str = "") -> str:
+    """The text of a file; the one that was made of the same before, if it is given."""
+    new, old = header.read(printed), header.read(made)
+    if new and old and old.intact and old.content == new.content:
+        return made
+    return header.stamp(format.python(printed, template))
+
+
+def _read(path: Path) -> str:
+    """A file's text, or none if it cannot be read."""
+    try:
+        return path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def _python(template: str, values: dict[str, Any]) -> str:

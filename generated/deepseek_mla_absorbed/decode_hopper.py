@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7d77b70ecaf81c09
-#   text hash     b182c82056a7b8ac
+#   content hash  e1fef72d2c46d489
+#   text hash     dfe7730781dd212d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; other names as at its head.
 
@@ -189,7 +189,7 @@ def load_keys(
         if pages_ptr is not None:
             pages_ptr += b.to(tl.int64) * pages_stride_sequence
         at = 0  # tiles so far
-        lo, hi, full_lo, full_hi = key_span(q_first, q_last, k_len)
+        lo, hi, _, _ = key_span(q_first, q_last, k_len)
         begin, end = tl.maximum(lo, split_begin), tl.minimum(hi, split_begin + split_size)
         first = begin // BLOCK_N
         last = tl.where(begin < end, tl.cdiv(end, BLOCK_N), first)
@@ -299,7 +299,7 @@ def convert_keys(
             k_ptr, k_stride_page, k_stride_token, pages_ptr, k_scale_ptr, k_scale_stride_page,
             k_scale_stride_token, v_scale_ptr, v_scale_stride_page, v_scale_stride_token
         )  # fmt: skip
-        lo, hi, full_lo, full_hi = key_span(q_first, q_last, k_len)
+        lo, hi, _, _ = key_span(q_first, q_last, k_len)
         begin, end = tl.maximum(lo, split_begin), tl.minimum(hi, split_begin + split_size)
         first = begin // BLOCK_N
         last = tl.where(begin < end, tl.cdiv(end, BLOCK_N), first)
@@ -500,7 +500,7 @@ def add_values(
         # [BLOCK_M, 256]
         acc = gl.full([BLOCK_M, 256], 0.0, gl.float32, OUT)
         at = 0  # tiles so far
-        lo, hi, full_lo, full_hi = key_span(q_first, q_last, k_len)
+        lo, hi, _, _ = key_span(q_first, q_last, k_len)
         begin, end = tl.maximum(lo, split_begin), tl.minimum(hi, split_begin + split_size)
         first = begin // BLOCK_N
         last = tl.where(begin < end, tl.cdiv(end, BLOCK_N), first)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  66c7381cacfa3198
-#   text hash     8c82e1324cd053ac
+#   content hash  79ad792a41046cf8
+#   text hash     9d2ed1930b657271
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -388,7 +388,7 @@ def add_shares(
             q_begin = k_len - q_len
             k_first = k_start
             k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
-            first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+            first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
             sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(
                 tl.int32
             )
@@ -473,7 +473,7 @@ def load_tiles(
                 rows = [b, h, k_offset + k_start + worker * 64, 0]
                 copy_tile(k_desc, rows, kv_ready.index(stage), k_buffer.index(stage * WORKERS + worker))
                 copy_tile(v_desc, rows, kv_ready.index(stage), v_buffer.index(stage * WORKERS + worker))
-            first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+            first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
             row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M

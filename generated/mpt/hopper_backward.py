@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4a35ce842639ec35
-#   text hash     08dd44da98836299
+#   content hash  d96b7531c9aa0f16
+#   text hash     b68e53a627791335
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -396,7 +396,7 @@ def add_shares(
             k_first = k_start
             k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
             in_prefix_len = tl.load(in_prefix_len_ptr + tl.cast(b, tl.int64) * in_prefix_len_stride_batch).to(tl.int32)
-            first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, in_prefix_len, BLOCK_M)
+            first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, in_prefix_len, BLOCK_M)
             sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(
                 tl.int32
             )
@@ -483,7 +483,7 @@ def load_tiles(
                 rows = [b, h, k_offset + k_start + worker * 64, 0]
                 copy_tile(k_desc, rows, kv_ready.index(stage), k_buffer.index(stage * WORKERS + worker))
                 copy_tile(v_desc, rows, kv_ready.index(stage), v_buffer.index(stage * WORKERS + worker))
-            first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, in_prefix_len, BLOCK_M)
+            first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, in_prefix_len, BLOCK_M)
             row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M

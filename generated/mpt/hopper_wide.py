@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  47313364f8cc038f
-#   text hash     6092a03e94c982ee
+#   content hash  4be726d8d2d70651
+#   text hash     a9845a2c2a860774
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -298,7 +298,7 @@ def make_dk(
         mbarrier.wait(kv_ready.index(0), 0)
         v_tile = matrix(v_buffer, 0)
         at = 0  # tiles of queries so far
-        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, in_prefix_len, BLOCK_M)
+        first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, in_prefix_len, BLOCK_M)
         for i in tl.range(first, last):
             at, dk, dk_rest = derive(
                 at, dk, dk_rest, v_tile, queries, exchange, STAGES, SCORES, OUT
@@ -338,7 +338,7 @@ def make_dq(
         mbarrier.wait(kv_ready.index(0), 0)
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
-        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, in_prefix_len, BLOCK_M)
+        first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, in_prefix_len, BLOCK_M)
         sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * ((D + 63) // 64)).to(tl.int32)
         for i in tl.range(first, last):
             q_start = i * BLOCK_M

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ac1cb3f35c99f186
-#   text hash     72a3c74ed2059f22
+#   content hash  f67eed6735437bef
+#   text hash     48d5063dab259ea3
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -390,7 +390,7 @@ def add_shares(
             k_first = k_start
             k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
             in_prefix_len = tl.load(in_prefix_len_ptr + tl.cast(b, tl.int64) * in_prefix_len_stride_batch).to(tl.int32)
-            first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, in_prefix_len, BLOCK_M)
+            first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, in_prefix_len, BLOCK_M)
             for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(
                     tl.int32
@@ -479,7 +479,7 @@ def load_tiles(
                 rows = [b, kv_h, k_offset + k_start + worker * 64, 0]
                 copy_tile(k_desc, rows, kv_ready.index(stage), k_buffer.index(stage * WORKERS + worker))
                 copy_tile(v_desc, rows, kv_ready.index(stage), v_buffer.index(stage * WORKERS + worker))
-            first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, in_prefix_len, BLOCK_M)
+            first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, in_prefix_len, BLOCK_M)
             for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
                 for i in tl.range(first, last):

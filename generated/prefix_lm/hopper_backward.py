@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0b00561c73aa5a72
-#   text hash     6e4a102263527983
+#   content hash  2498ae072c037bc7
+#   text hash     24594f635b3be212
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -389,7 +389,7 @@ def add_shares(
             k_first = k_start
             k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
             in_prefix_len = tl.load(in_prefix_len_ptr + tl.cast(b, tl.int64) * in_prefix_len_stride_batch).to(tl.int32)
-            first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, in_prefix_len, BLOCK_M)
+            first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, in_prefix_len, BLOCK_M)
             for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(
                     tl.int32
@@ -478,7 +478,7 @@ def load_tiles(
                 rows = [b, kv_h, k_offset + k_start + worker * 64, 0]
                 copy_tile(k_desc, rows, kv_ready.index(stage), k_buffer.index(stage * WORKERS + worker))
                 copy_tile(v_desc, rows, kv_ready.index(stage), v_buffer.index(stage * WORKERS + worker))
-            first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, in_prefix_len, BLOCK_M)
+            first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, in_prefix_len, BLOCK_M)
             for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
                 for i in tl.range(first, last):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4b87ade591a0eb79
-#   text hash     c004fbbb335c82bd
+#   content hash  4e93b106088e33ed
+#   text hash     209d15de67474cf6
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -280,7 +280,7 @@ def make_dk(
         mbarrier.wait(kv_ready.index(0), 0)
         v_tile = matrix(v_buffer, 0)
         at = 0  # tiles of queries so far
-        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+        first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         for i in tl.range(first, last):
             at, dk, dk_rest = derive(
                 at, dk, dk_rest, v_tile, queries, exchange, STAGES, SCORES, OUT
@@ -316,7 +316,7 @@ def make_dq(
         mbarrier.wait(kv_ready.index(0), 0)
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
-        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+        first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * ((D + 63) // 64)).to(tl.int32)
         for i in tl.range(first, last):
             q_start = i * BLOCK_M

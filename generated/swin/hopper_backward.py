@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2dc1cc8e0857ecb6
-#   text hash     d452eb2f11b3ef30
+#   content hash  3734dacb16ae0889
+#   text hash     bf6dedd208ccd63b
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -390,7 +390,7 @@ def add_shares(
         q_offset, q_len = 0, q_total
         k_offset, k_len = 0, k_total
         if k_start < k_len:
-            first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+            first, _, _, last = query_tiles(q_len, BLOCK_M)
             sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(
                 tl.int32
             )
@@ -472,7 +472,7 @@ def load_tiles(
                 rows = [b, h, k_offset + k_start + worker * 64, 0]
                 copy_tile(k_desc, rows, kv_ready.index(stage), k_buffer.index(stage * WORKERS + worker))
                 copy_tile(v_desc, rows, kv_ready.index(stage), v_buffer.index(stage * WORKERS + worker))
-            first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+            first, _, _, last = query_tiles(q_len, BLOCK_M)
             row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  aac1e46a168835ac
-#   text hash     484306a484cd508f
+#   content hash  6537b8b6bf25e7b9
+#   text hash     94093cc404d0721a
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -292,7 +292,7 @@ def make_dk(
         mbarrier.wait(kv_ready.index(0), 0)
         v_tile = matrix(v_buffer, 0)
         at = 0  # tiles of queries so far
-        first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+        first, _, _, last = query_tiles(q_len, BLOCK_M)
         for i in tl.range(first, last):
             at, dk, dk_rest = derive(
                 at, dk, dk_rest, v_tile, queries, exchange, STAGES, SCORES, OUT
@@ -325,7 +325,7 @@ def make_dq(
         mbarrier.wait(kv_ready.index(0), 0)
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
-        first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+        first, _, _, last = query_tiles(q_len, BLOCK_M)
         sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * ((D + 63) // 64)).to(tl.int32)
         for i in tl.range(first, last):
             q_start = i * BLOCK_M

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7607866eaaa22173
-#   text hash     04fd4009e4afb6e9
+#   content hash  32b15aac44ffeb01
+#   text hash     470f6dccb722f176
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -304,7 +304,7 @@ def make_dk(
         mbarrier.wait(kv_ready.index(0), 0)
         v_tile = matrix(v_buffer, 0)
         at = 0  # tiles of queries so far
-        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+        first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         for i in tl.range(first, last):
             at, dk, dk_rest = derive(
                 at, dk, dk_rest, v_tile, queries, exchange, STAGES, SCORES, OUT
@@ -340,7 +340,7 @@ def make_dq(
         mbarrier.wait(kv_ready.index(0), 0)
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
-        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+        first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * ((D + 63) // 64)).to(tl.int32)
         for i in tl.range(first, last):
             q_start = i * BLOCK_M

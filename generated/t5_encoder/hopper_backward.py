@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  41dcaf39f465e396
-#   text hash     55a360462065d77e
+#   content hash  e58b092d0bfde574
+#   text hash     50e0a538e76fd145
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -391,7 +391,7 @@ def add_shares(
         q_offset, q_len = 0, q_total
         k_offset, k_len = 0, k_total
         if k_start < k_len:
-            first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+            first, _, _, last = query_tiles(q_len, BLOCK_M)
             sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(
                 tl.int32
             )
@@ -473,7 +473,7 @@ def load_tiles(
                 rows = [b, h, k_offset + k_start + worker * 64, 0]
                 copy_tile(k_desc, rows, kv_ready.index(stage), k_buffer.index(stage * WORKERS + worker))
                 copy_tile(v_desc, rows, kv_ready.index(stage), v_buffer.index(stage * WORKERS + worker))
-            first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+            first, _, _, last = query_tiles(q_len, BLOCK_M)
             row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M

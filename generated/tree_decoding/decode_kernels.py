@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  eccc84c08183d392
-#   text hash     5067cb2629a950d9
+#   content hash  5b553281cd0bb5f8
+#   text hash     bb2b51436783d8ed
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -500,7 +500,7 @@ def attend_split(
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     # [BLOCK_M, SUMS]
     l = tl.full([BLOCK_M, SUMS], 0.0, tl.float32)
-    lo, hi, full_lo, full_hi = key_span(q_len, k_len)
+    lo, hi, _, full_hi = key_span(q_len, k_len)
     begin, end = tl.maximum(lo, split_begin), tl.minimum(hi, split_begin + split_size)
     first = begin // BLOCK_N
     last = tl.where(begin < end, tl.cdiv(end, BLOCK_N), first)

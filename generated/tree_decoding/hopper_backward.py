@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a3e7b413d6defec5
-#   text hash     069ac56dc70d87eb
+#   content hash  f165fa8528428a90
+#   text hash     1bb83ed3aa395a27
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -403,7 +403,7 @@ def add_shares(
         if k_start < k_len:
             q_begin = k_len - q_len
             k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
-            first, full_first, full_last, last = query_tiles(k_last, q_len, k_len, q_begin, BLOCK_M)
+            first, _, _, last = query_tiles(k_last, q_len, k_len, q_begin, BLOCK_M)
             for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(
                     tl.int32
@@ -489,7 +489,7 @@ def load_tiles(
                 rows = [b, kv_h, k_offset + k_start + worker * 64, 0]
                 copy_tile(k_desc, rows, kv_ready.index(stage), k_buffer.index(stage * WORKERS + worker))
                 copy_tile(v_desc, rows, kv_ready.index(stage), v_buffer.index(stage * WORKERS + worker))
-            first, full_first, full_last, last = query_tiles(k_last, q_len, k_len, q_begin, BLOCK_M)
+            first, _, _, last = query_tiles(k_last, q_len, k_len, q_begin, BLOCK_M)
             for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
                 for i in tl.range(first, last):

@@ -298,8 +298,8 @@ class Backward(Weights):
         They work out which tile stands at a `place`, or are told.
         """
         a, terms = self.shared.analysis, self.terms
-        known = self._loops(self.step.call).range if a.shared_range else ()
         heads = (Loop("h", "kv_h * GROUP", "(kv_h + 1) * GROUP", body),) if a.spec.grouped else body
+        known = self._loops(self.step.call).range_for(heads) if a.shared_range else ()
         scaled = (IN_LOG2,) if self._in_log2 else ()
         rows = map(self._laid_out, (a.begin, *programs.rows(a, "k"), *scaled, *terms.loads("program")))
         own = needed(tuple(rows), reads((*known, *heads)))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5b553281cd0bb5f8
-#   text hash     bb2b51436783d8ed
+#   content hash  97a8782f8a3bd6b3
+#   text hash     0bfab50016f6b5e3
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -76,6 +76,7 @@ Symbols
     own                  which of a program's key heads a row reads
     BY_HEAD              whether float8 has one scale for all keys of a head
     FAR                  whether rows of a tile may stand 2**31 numbers apart
+    END_STAGES           tiles that are under way where those take a mask that loads
     CHUNK                splits that are added up one after the other
     CHUNKS, BLOCK_S      chunks that are loaded at a time, and the splits in them
     COLUMNS, TOGETHER    columns of out and query heads that a program joins
@@ -437,7 +438,7 @@ def attend_split(
     PAGE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, PAIRS: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
     TURNED: tl.constexpr, SUMS: tl.constexpr, IN_TWOS: tl.constexpr, KV_HEADS: tl.constexpr,
-    BY_HEAD: tl.constexpr, FAR: tl.constexpr, OVERLAP: tl.constexpr
+    BY_HEAD: tl.constexpr, FAR: tl.constexpr, OVERLAP: tl.constexpr, END_STAGES: tl.constexpr
 ):  # fmt: skip
     """Store what a split of keys gives to a tile of rows: its part of out, and of the LSE."""
     if OVERLAP:
@@ -513,7 +514,7 @@ def attend_split(
         in_tree_mask_stride_query0, in_tree_mask_stride_query1
     )  # fmt: skip
     page = b if pages_ptr is None else find_tile(pages_ptr, first * BLOCK_N, lo, hi, BLOCK_N, PAGE)
-    # what masks load under a branch would cost all tiles; the few that take one copy nothing ahead
+    # what masks load under a branch would cost all tiles, and with more stages take their room
     full_last = tl.minimum(tl.maximum(full_hi // BLOCK_N, first), last)
     for i in tl.range(first, full_last):
         k_start = i * BLOCK_N
@@ -521,7 +522,7 @@ def attend_split(
             acc, m, l, page, q_tile, k_start, q_unit, pages_ptr, k_scale_ptr, v_scale_ptr, keys, terms, PAGE, D,
             DV, BLOCK_N, BLOCK_D, BLOCK_DV, KV_HEADS, PRECISION, SUMS, IN_TWOS, FAR, TURNED, mixed=False
         )  # fmt: skip
-    for i in tl.range(full_last, last, num_stages=1):
+    for i in tl.range(full_last, last, num_stages=END_STAGES):
         k_start = i * BLOCK_N
         acc, m, l, page = attend(
             acc, m, l, page, q_tile, k_start, q_unit, pages_ptr, k_scale_ptr, v_scale_ptr, keys, terms, PAGE, D,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  17cabb4e45a965ed
-#   text hash     d69a6352d73fae21
+#   content hash  ff12f4c17c834606
+#   text hash     1b73f97a9417ca38
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -194,8 +194,8 @@ def attend(
                 BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q), TURNED=block_m <= FEW,
                 SUMS=min(8 * alone[0], block_n // 2) if block_m <= FEW else 8,
                 IN_TWOS=block_m <= FEW and in_twos(q, v), KV_HEADS=heads, BY_HEAD=scaled_by_head(k_scale),
-                FAR=max(k.stride(1), v.stride(1)) >= 2**24, OVERLAP=runtime.overlaps(q.device), num_warps=warps,
-                num_stages=stages,
+                FAR=max(k.stride(1), v.stride(1)) >= 2**24, OVERLAP=runtime.overlaps(q.device),
+                END_STAGES=min(stages, 2), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
 

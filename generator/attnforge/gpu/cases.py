@@ -216,6 +216,7 @@ def _case(kernel: Kernel, function: Any, planned: Plan, dims: tuple[int, int], d
         "SUMS": min(8 * tile.num_warps, tile.block_n // 2 if turned else tile.block_n) if few else 8,
         "BY_HEAD": False,
         "FAR": False,
+        "END_STAGES": min(tile.num_stages, 2),
     }
     constants = known | {"PRECISION": "ieee", "RESET": float("-inf"), "MAKES": "dk" if max(dims) > 256 else None}
     signature = {}

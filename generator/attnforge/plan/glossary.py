@@ -237,6 +237,7 @@ def _decoding(plan: Plan) -> Iterator[Row]:
     yield "own", "which of a program's key heads a row reads"
     yield "BY_HEAD", "whether float8 has one scale for all keys of a head"
     yield "FAR", "whether rows of a tile may stand 2**31 numbers apart"
+    yield "END_STAGES", "tiles that are under way where those take a mask that loads"
     yield "mass", "weights that keys get, summed over the new tokens"
     yield "CHUNK", "splits that are added up one after the other"
     yield "CHUNKS, BLOCK_S", "chunks that are loaded at a time, and the splits in them"

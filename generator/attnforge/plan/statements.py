@@ -107,7 +107,7 @@ class Loop:
     begin: str
     end: str
     body: tuple[Block, ...]
-    stages: int | None = None  # None: as the launch says
+    stages: int | str | None = None  # None: as the launch says
     static: bool = False  # whether the compiler writes it out
 
     @property

@@ -45,6 +45,7 @@ _SIZES = (
     *(Parameter("splits", "i32", "splits"), Parameter("split_size", "i32", "split_size")),
     *(Parameter(name, "i32", name, own=True) for name in ("reach", "first_keys")),
 )
+_END_STAGES = Parameter("END_STAGES", "constexpr", "min(stages, 2)")
 _OVERLAP = Parameter("OVERLAP", "constexpr", "runtime.overlaps(q.device)")
 _COUNTS = {
     "B": "seq_lens.shape[0]",
@@ -231,6 +232,7 @@ class Decode:
                 Parameter("BY_HEAD", "constexpr", "scaled_by_head(k_scale)"),
                 Parameter("FAR", "constexpr", "max(k.stride(1), v.stride(1)) >= 2**24"),
                 _OVERLAP,
+                *((_END_STAGES,) if self._has_ends else ()),
             ),
             "decode/split.jinja",
             f"(splits * {heads.grid}, sequences)",
@@ -269,19 +271,24 @@ class Decode:
             mixed = Statement("mixed", "(k_start < full_lo) | (k_start + BLOCK_N > full_hi)")
             yield self._loop("first", "last", "mixed", mixed)
             return
-        if not self.span.tiles.full:
+        if not self._has_ends:
             yield self._loop("first", "last", "True")
             return
         begin = "full_first" if self.span.tiles.left else "first"
-        yield Comment("what masks load under a branch would cost all tiles; the few that take one copy nothing ahead")
+        yield Comment("what masks load under a branch would cost all tiles, and with more stages take their room")
         if begin != "first":
             yield Statement(begin, "tl.minimum(tl.maximum(tl.cdiv(full_lo, BLOCK_N), first), last)")
-            yield self._loop("first", begin, "True", stages=1)
+            yield self._loop("first", begin, "True", stages=_END_STAGES.name)
         yield Statement("full_last", f"tl.minimum(tl.maximum(full_hi // BLOCK_N, {begin}), last)")
         yield self._loop(begin, "full_last", "False")
-        yield self._loop("full_last", "last", "True", stages=1)
+        yield self._loop("full_last", "last", "True", stages=_END_STAGES.name)
 
-    def _loop(self, begin: str, end: str, mixed: str, *before: Block, stages: int | None = None) -> Loop:
+    @property
+    def _has_ends(self) -> bool:
+        """Whether tiles that need a mask stand at the ends of a range, in loops of their own."""
+        return bool(self.terms.loads("mask")) and self.span.tiles.full
+
+    def _loop(self, begin: str, end: str, mixed: str, *before: Block, stages: str | None = None) -> Loop:
         """One that attends to the tiles of a split, each of which takes a mask where it is `mixed`."""
         step = self.step.call(mixed, "")
         return Loop("i", begin, end, (Statement("k_start", "i * BLOCK_N"), *before, step), stages)

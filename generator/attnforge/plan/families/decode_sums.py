@@ -15,7 +15,7 @@ from .partition import numbers_first
 # what `attend_split` takes for values, parts of the result and splits
 _NEEDLESS = (
     *("v_", "parts_ptr", "splits", "split_size", "reach", "first_keys"),
-    *("DV", "BLOCK_DV", "V_IN_K", "SUMS", "IN_TWOS", "KV_HEADS", "BY_HEAD", "FAR", "OVERLAP"),
+    *("DV", "BLOCK_DV", "V_IN_K", "SUMS", "IN_TWOS", "KV_HEADS", "BY_HEAD", "FAR", "OVERLAP", "END_STAGES"),
 )
 
 

@@ -44,7 +44,7 @@ site: $(STAMP)
 	@echo "open build/site/index.html"
 
 # every variant shows its values, and its gradients if it has any; the rest of a suite runs for variants that differ in what it touches
-CORE := causal_mha flash1 flash2_strided_k packed_causal packed_rope packed_log_decay rope_swa_softcap alibi runtime_window gpt_oss_window \
+CORE := causal_mha flash1 flash2_strided_k packed_rope packed_log_decay rope_swa_softcap alibi runtime_window gpt_oss_window \
 	gpt2_dropout shaw pair_bias t5_decoder bigbird llama3_documents tree_decoding kerple
 
 style: $(STAMP)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  615a2f567a51b73c
-#   text hash     ab517fdb4fe135f4
+#   content hash  886670ae89f7f575
+#   text hash     853e3933fec0ca57
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7350c981e05a4e4b
-#   text hash     7393d8344c1843c6
+#   content hash  be2c53279c94cefe
+#   text hash     fc12111ee248cabe
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  80c1fe08b4200ec0
-#   text hash     639b5543a70c4b52
+#   content hash  4af942aa00f1af9e
+#   text hash     c5c8ba0b3a6fb381
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  25f3a5751f13d5fc
-#   text hash     289e2025087901c1
+#   content hash  d0feed80523646fd
+#   text hash     bcd51c1f237f56eb
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

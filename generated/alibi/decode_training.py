@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b9cd2f30914e09b9
-#   text hash     ce960aa376d7158e
+#   content hash  0dc98c80b8550e32
+#   text hash     c181440704ca7f55
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  034aadbc0d911787
-#   text hash     a33b8f3034259c0c
+#   content hash  0d57d10091351747
+#   text hash     448d6e2e34ddfe12
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  18a4dfc18df61e67
-#   text hash     daa38a134c33b0ae
+#   content hash  36810e1e638d5c94
+#   text hash     3baf08afb198bff5
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

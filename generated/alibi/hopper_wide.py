@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  94dee50f9702db91
-#   text hash     de33ba594eab905f
+#   content hash  4ba5fe82a5b74429
+#   text hash     82320ed00a75eaef
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b428aaae2d82a655
-#   text hash     1dd9eb2bafb5f5e1
+#   content hash  6899230f602feb26
+#   text hash     6ed67fe55a9819a0
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

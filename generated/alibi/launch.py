@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8a957fcf19fdc7b7
-#   text hash     a3a0c10e85159687
+#   content hash  15881a734b39d6df
+#   text hash     1ef237f836585f1a
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

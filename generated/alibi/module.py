@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  db8dfb8a584e34fe
-#   text hash     b00dc0eb21690c11
+#   content hash  665778fb74af03c3
+#   text hash     3bdca02c3440268e
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0b05ed9af2de8f57
-#   text hash     b6237e5f43cfa974
+#   content hash  af04028c023adfdf
+#   text hash     f1d73ea0cb25c7c5
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

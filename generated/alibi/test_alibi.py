@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0ab7708a9faddfa3
-#   text hash     171eb584e856ef01
+#   content hash  c323c86c5c2a9e8d
+#   text hash     874137c991ba12bd
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

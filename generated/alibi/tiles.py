@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e8635978e60b5719
-#   text hash     c79ee4783f1b5e57
+#   content hash  4f6ff34ee418cb30
+#   text hash     2acc9a34aa0ede1a
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

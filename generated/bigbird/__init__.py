@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  749f8b7d958b4cb4
-#   text hash     4b61b90c3aedcab0
+#   content hash  a4acc774a6e5fa7a
+#   text hash     d3e93267dcf8cd3e
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f643e062b8f5a8b8
-#   text hash     f0f5ea3b9ef15ac6
+#   content hash  67ce860a51ef92df
+#   text hash     612db8734cab553d
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5e35408eb775aadd
-#   text hash     6b42d5d749d3a08e
+#   content hash  32aa99bafb41bfc8
+#   text hash     deb1691ccdf0176a
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

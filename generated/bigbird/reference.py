@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9102bb229c7e8fd9
-#   text hash     e9b9be249a5cec43
+#   content hash  040fc22175cd8358
+#   text hash     884603e25816f642
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  00f2e6fd303970d5
-#   text hash     5ca442dcf62dcfe6
+#   content hash  be9008f191e4cf79
+#   text hash     e9730158f4f1103a
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  70b6a1f4bd8dc0ac
-#   text hash     8a803a2316947654
+#   content hash  98edf80feeb80d8f
+#   text hash     0f462475dfd872a1
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  aad9db6f3340a70a
-#   text hash     fbc8dddbaa7e8258
+#   content hash  5a7092b766376ea3
+#   text hash     018dd9158fff518c
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

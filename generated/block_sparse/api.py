@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  56b6a6842fc1506c
-#   text hash     099195817a746abc
+#   content hash  9028cf1acd91680a
+#   text hash     4bdd86cf76a1cefb
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

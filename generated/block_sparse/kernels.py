@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  cb741cd1722264ce
-#   text hash     73954eb5347f230f
+#   content hash  f510dc437886c607
+#   text hash     1a952bb2cea40f9f
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

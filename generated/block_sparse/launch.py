@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f3712777c3b9f0b2
-#   text hash     58684b76b602800c
+#   content hash  f1f2f4b9abe57f0f
+#   text hash     6681ef8fdcb4edd9
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

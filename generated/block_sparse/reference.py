@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4b5d3c0d2c896ab6
-#   text hash     e40b70b86b5e64ee
+#   content hash  dd0987613cd5deaa
+#   text hash     6b8363909c8446cc
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

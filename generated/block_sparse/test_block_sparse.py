@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  67c9076703c94a01
-#   text hash     cd6e2671bd01b490
+#   content hash  8e84b8c3a60a3569
+#   text hash     0778919916c8e3f4
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

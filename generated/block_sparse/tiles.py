@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2804e044a9e5be7b
-#   text hash     b79328b841477319
+#   content hash  05128e69b2990ac9
+#   text hash     765eae3a51121a95
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ae197eabd4c3e9c3
-#   text hash     fabc5f5dc39a647f
+#   content hash  b907589100dd426e
+#   text hash     ee3edcb01d7fcc19
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

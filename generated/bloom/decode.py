@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5e1998004d3b7934
-#   text hash     09eb9382a6a3a44e
+#   content hash  dd6533441fa80611
+#   text hash     e59dd3dad23acdff
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ea5fa9445b1f07d3
-#   text hash     ce113451b4d7ddd2
+#   content hash  1ea99ccfdb3fb504
+#   text hash     92c6cb1a5eb1cd6c
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0fe4d527b0c13dc0
-#   text hash     47fc3f5c4fbdec1f
+#   content hash  bcaeb361345b33b0
+#   text hash     ce5094151458b5b7
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5be5513842d0c47b
-#   text hash     6778a120eb1dc7a5
+#   content hash  db4e46f637235479
+#   text hash     950269814a012c5e
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  aeda9d115fd7dce7
-#   text hash     3ae92015114d5769
+#   content hash  d7a567c0fa08673b
+#   text hash     9a5fed0b2a49b383
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

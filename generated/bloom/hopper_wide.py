@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  136fd6cff131f2a3
-#   text hash     9d353a3c08bacb9a
+#   content hash  aad7c1cbde35b448
+#   text hash     7ae3df6e69e584e6
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d171e196ad1bdc10
-#   text hash     b5e45cf6229f17a1
+#   content hash  24cc5d1d0b50a23f
+#   text hash     f13923a70a7880a0
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

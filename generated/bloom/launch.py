@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1f8d1f3dfb431cf2
-#   text hash     150de481591a62c7
+#   content hash  e4e868f090fd6d0a
+#   text hash     ad955b329e4f95bb
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  da02c2000a77c36a
-#   text hash     2bd8bf0964e452cb
+#   content hash  8c2ce0dcb9eabcce
+#   text hash     b6411c7b6f71ddbb
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

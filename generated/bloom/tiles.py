@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  521a768f175c679f
-#   text hash     09ed5d49bea3505b
+#   content hash  42889fee39d048ab
+#   text hash     30c1280fd7f19515
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5ae60d2f4bb9f263
-#   text hash     5021f15f0eda1aa2
+#   content hash  c833524f42e231ae
+#   text hash     bc220bdcc7031e97
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

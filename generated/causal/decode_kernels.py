@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7eb2da464c356f0f
-#   text hash     16879ba46a4c7514
+#   content hash  4390ed8ab7d8dce6
+#   text hash     584dca668b0f673a
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6c0a5c7a66ef7b43
-#   text hash     7fe016c8beb2964b
+#   content hash  8867c7e7d4ae5ec2
+#   text hash     afe3501883c3b391
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

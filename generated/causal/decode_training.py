@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  daf57f0bac932e16
-#   text hash     0bd3f948c3055193
+#   content hash  53280976a144814c
+#   text hash     f1fb6da44133d0db
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

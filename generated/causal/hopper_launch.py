@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  13648daf2aae262b
-#   text hash     008e876298f27535
+#   content hash  42b925af10b6e881
+#   text hash     17b93095721d6e92
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

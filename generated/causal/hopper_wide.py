@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  dd6b9198aac7004b
-#   text hash     22ddbcaeff58369a
+#   content hash  460e42c7c8b25903
+#   text hash     1a2009f59e26eaf7
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  983721fa8ff49205
-#   text hash     0f75561b2c13e62f
+#   content hash  19df6920541f9796
+#   text hash     1808c72a43955647
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  91fe906cc018d8e7
-#   text hash     f8697d368fdc20bc
+#   content hash  be54a9e68cf2d090
+#   text hash     61f458263e3f2e3b
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7db1c1e01e0994fd
-#   text hash     f0795e678444f309
+#   content hash  eed7daeba91192da
+#   text hash     4e64f9a9b22fdb2a
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  18ed8faa18843dd6
-#   text hash     10266d616072e2d9
+#   content hash  a360179cc098d439
+#   text hash     b768042c95d8ec73
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

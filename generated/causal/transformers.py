@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a0b39320af2a9402
-#   text hash     722488e5ead6ec04
+#   content hash  39bb619a6789019a
+#   text hash     e74c7fcccfc9ad94
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

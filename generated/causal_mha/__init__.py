@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2f3c7976244f0e6d
-#   text hash     9a271417294401fd
+#   content hash  1376ea3a4ca138d7
+#   text hash     30c0d1f79955ede3
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

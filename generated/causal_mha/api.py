@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  613e4cfed29f940a
-#   text hash     9511bb40274b96f1
+#   content hash  ccbac31c374292f0
+#   text hash     8f0d42aa2f390c4c
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0fef80a13054b8f3
-#   text hash     d92bcb82408be1df
+#   content hash  cdf4d910c42f2de7
+#   text hash     d17424fada7221ae
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

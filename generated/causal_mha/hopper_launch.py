@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b839c4235fd65ce2
-#   text hash     aa6b148f20aabbf0
+#   content hash  fa1d23b01dc758d5
+#   text hash     ac094f8acd4c5acd
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

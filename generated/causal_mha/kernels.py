@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0d7776d2f888cd8e
-#   text hash     f4e6239f626b61d1
+#   content hash  a5fa655f8a3bf5e4
+#   text hash     2d0f30b30eb4e6d0
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bc16759885716002
-#   text hash     07399b953ce5b117
+#   content hash  41b4f6ba63a916a0
+#   text hash     ce530993f4492e53
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f7637af5502f1519
-#   text hash     cb49a7fd4af11a4d
+#   content hash  268aed604c759727
+#   text hash     fd98b4e1828b1384
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

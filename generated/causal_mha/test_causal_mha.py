@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6159f5dc49058fb7
-#   text hash     1b5200fcdbaf9ada
+#   content hash  e4417d3489d3e12c
+#   text hash     9c2e78fea2d98e03
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9f8b9245930366c5
-#   text hash     70d8b39da50919bd
+#   content hash  b8bf54db9bd3deea
+#   text hash     534f635fd1678a4c
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  07e4efb05b36029c
-#   text hash     4632939979a54609
+#   content hash  67c8de8ef5677ce5
+#   text hash     6138979eafab26e1
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  24e3293dc6aaa5fe
-#   text hash     b5af22fe2dd5bdc5
+#   content hash  e1d5d6e078873f03
+#   text hash     61d1a9611aec85a0
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

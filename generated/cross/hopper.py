@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4e1f6770e9b00c8d
-#   text hash     adac55362a8a234b
+#   content hash  2cb5babc0ea199da
+#   text hash     e3907a5843b1013a
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4c3abe72ae67ea69
-#   text hash     43057eaa23be6918
+#   content hash  ae6738dad5c94c84
+#   text hash     3ee3b4467f723fca
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

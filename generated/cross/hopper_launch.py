@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  12adfea1a9fa2091
-#   text hash     4c0654077e500509
+#   content hash  0003bd38073628c4
+#   text hash     b863f58071fd6ce3
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  18415a698dfd4ee6
-#   text hash     081d51f47c8dfce1
+#   content hash  b64c43ada9b526d0
+#   text hash     5db2aa275fd1cf69
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

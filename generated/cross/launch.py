@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a5742bb79bf218fc
-#   text hash     3774e01428e4a2a9
+#   content hash  72bd4ce200d1dc9c
+#   text hash     b80a8cab1bb92ffc
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

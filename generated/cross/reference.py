@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e87df764dfd9609b
-#   text hash     c4e0373ddd20ef9f
+#   content hash  c3010e7766fb8eb4
+#   text hash     eda2988581fc9f61
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  796b4e3f047e9c83
-#   text hash     f5ff48262ebe7f90
+#   content hash  96a7509ec6d33d73
+#   text hash     52f3808d36bcae1f
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9d321b25d685af64
-#   text hash     bf38f354ed99cf5b
+#   content hash  41cb9471cd3f2b05
+#   text hash     ff097fb6cd8c849d
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

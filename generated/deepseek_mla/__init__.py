@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9c1a8e646d58d6b9
-#   text hash     296ae7adfd523dc0
+#   content hash  d2cbd067cd7b7058
+#   text hash     b9ae17a4856ef6be
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

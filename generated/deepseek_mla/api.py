@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  36257672dfc10f8c
-#   text hash     04a45d8b62628708
+#   content hash  3660d929f357f403
+#   text hash     6cb19ff2ace99b4e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  98f662116b62353b
-#   text hash     dbc9522dd52a2975
+#   content hash  d163b8ff35c38ff9
+#   text hash     4c714182132ae5e2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

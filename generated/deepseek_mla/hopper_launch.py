@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c9487a4d2184ca7b
-#   text hash     1d2d348a609a8e67
+#   content hash  c96603e8c1d36e86
+#   text hash     357c548ac0dd6f31
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  31bba508f4e03cfe
-#   text hash     b76a3c95f1ecdbb8
+#   content hash  80d8d7639a8b36a6
+#   text hash     752d51c3571ca1ba
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  781e6d549dc8e529
-#   text hash     25d6f9d3bce79e89
+#   content hash  3e5462f6bea24c18
+#   text hash     dea6a468d8f19c2f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  76d18b3acdbb463a
-#   text hash     55f07c7ee119ef62
+#   content hash  9d6c0fd20d994d57
+#   text hash     c8109c729319b2d4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e0da6be34b257984
-#   text hash     ea2d0f163d3d4252
+#   content hash  6a7cbf5fe3aee81f
+#   text hash     40a2896fc3f0af63
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the latent ones.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  22ba67f2e91c6ee8
-#   text hash     4903f57c989b2d6d
+#   content hash  026df8faad1e0762
+#   text hash     77e943ede7239cfb
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1203680636ae4a24
-#   text hash     74e4627eec963dec
+#   content hash  e358a22c9fa9cea5
+#   text hash     5db71868c1b6b2af
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4d52c695aa015158
-#   text hash     b74d15a940ea14e1
+#   content hash  f68c59cc76e6e7f1
+#   text hash     8aab43b4f7e5bd78
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9e5e96b4b7385c20
-#   text hash     5e10236ceac62abe
+#   content hash  ec6b0b82d82b86bd
+#   text hash     b4be784af5e52a2a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9735c635e2fa2b29
-#   text hash     be2f2c32b39ea807
+#   content hash  bbe8fa732d380178
+#   text hash     4b84f53f4fe488bf
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

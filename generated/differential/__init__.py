@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0ab70179c99d7fdb
-#   text hash     1ecf3b7725597d32
+#   content hash  0f855277ace2a8ce
+#   text hash     892b6f44fa63d6fc
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

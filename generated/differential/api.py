@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8f27d1697890cf16
-#   text hash     24211e1067ff67dd
+#   content hash  5d119693d09d3c45
+#   text hash     b6762e924a6eda41
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

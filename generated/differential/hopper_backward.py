@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  77bc4d153e493d4f
-#   text hash     38ea6cff55901074
+#   content hash  fad4a653aec79956
+#   text hash     ff4219054bac8e1d
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

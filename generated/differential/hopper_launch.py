@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9d7937d43454bad1
-#   text hash     d4fd370bdf8a76a0
+#   content hash  b16d7a3d861ee854
+#   text hash     dded65fe8613a1a5
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0293eb4623ea84f7
-#   text hash     adcf514dd0e7d325
+#   content hash  9b9b1c9b12bb57b7
+#   text hash     0acd102c369ade9e
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1ec520b11da90b21
-#   text hash     044309f5b7299eaa
+#   content hash  6dc55af62f835c6a
+#   text hash     7993160e60430e47
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

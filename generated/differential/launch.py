@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e72ecc5d5df991ea
-#   text hash     d31ebf2adf5c996d
+#   content hash  a0793d65491ab143
+#   text hash     9f47f16e09aba47f
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  188b9d8f8b6ea9c4
-#   text hash     6c430f86fd308acc
+#   content hash  d8b075b33e153a77
+#   text hash     e89000798dd43626
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  69c5a9e92c33fe33
-#   text hash     85316199d4c19df8
+#   content hash  13ebcf78b90a8b03
+#   text hash     fd93d098ec43f2e3
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2693b566a7b3fb1f
-#   text hash     0c712637ab42fb29
+#   content hash  24b8fc98881df10f
+#   text hash     a76e7e2c5f7856e1
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

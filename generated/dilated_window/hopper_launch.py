@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9a90a28cf5255a2e
-#   text hash     638827ecbd7d3b13
+#   content hash  10258bdcb7d172a4
+#   text hash     8797016659cb55b4
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f92da3f694942d08
-#   text hash     e8ee40ae7eb020ae
+#   content hash  e27e0bf7d49ff9b1
+#   text hash     44381183ed9e6fdf
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  91532ca6ff5350a6
-#   text hash     a0ad12949ddf9b20
+#   content hash  8304dc84e30e3c2c
+#   text hash     848a23905c394b31
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9b4595cc33cdaf3a
-#   text hash     c4d77e8bd43f51d2
+#   content hash  c4aab715489f6667
+#   text hash     8e7d865d0c0ea405
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  686feadbd7e90cdc
-#   text hash     5213431c90b02f78
+#   content hash  d978f8c37ce21fe0
+#   text hash     5328c159ef66187b
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  100076ec8aaf9aa4
-#   text hash     cc5cd82997afe9e4
+#   content hash  8ea5dc2d73c2b698
+#   text hash     cf39190451a8041e
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c6a13169ac092dd5
-#   text hash     0eb218efa3ea0a9b
+#   content hash  e966867b3b3c8c47
+#   text hash     61d7fbad844fcb5c
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

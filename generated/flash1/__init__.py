@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  af4a4bce2f94ec38
-#   text hash     7892e3af58f1ca69
+#   content hash  8f87804bcbb39f52
+#   text hash     ce3f9034d6931b3e
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  47be252534192cf1
-#   text hash     214d79f5f6ac7708
+#   content hash  a9704088beade519
+#   text hash     bd3c32cc8161db7c
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  02fdf3284abad085
-#   text hash     5c51c31cf45ab8aa
+#   content hash  8c01537412f490f9
+#   text hash     9de0f59b76c83277
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  23f8264439f63d4c
-#   text hash     a301f1dadc4ce6bb
+#   content hash  c6028c3c395340f9
+#   text hash     a41fc21f7db0b2af
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

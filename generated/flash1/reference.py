@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  50d193f01f52a20e
-#   text hash     660dd0fc58020d94
+#   content hash  6ecd7cb4e9449026
+#   text hash     30753febeb1aa61d
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

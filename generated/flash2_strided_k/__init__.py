@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  556f104d805e4282
-#   text hash     a8bed37cb44ebbc8
+#   content hash  8003cc4685166ea4
+#   text hash     397d564cf1dc4d38
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

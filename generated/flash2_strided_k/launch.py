@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ad0cbae6127ecd19
-#   text hash     92f048b00efdb43c
+#   content hash  f0fb4fe9b7d78a03
+#   text hash     68b76c44b4d4b416
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  70c21e7a7419708c
-#   text hash     4de15f265c57f60e
+#   content hash  063f5e6e4003aaf7
+#   text hash     9931224a58ba255b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

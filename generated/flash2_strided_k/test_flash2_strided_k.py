@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e489c867bb4d8b37
-#   text hash     3c69b9ee02b6d9d7
+#   content hash  387b602e8b06c195
+#   text hash     0dfc4782db90e81e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

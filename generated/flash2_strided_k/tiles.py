@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a5bfee669a7a5ef6
-#   text hash     81d5f5689d0bd0f4
+#   content hash  6687e0be63b077f0
+#   text hash     da97155b9ae0a1aa
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d52c696b914a583b
-#   text hash     de983e3bd60861d5
+#   content hash  06cec6a0cd109414
+#   text hash     d44c930c49d0d802
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

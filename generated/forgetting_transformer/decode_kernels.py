@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3d5966ca8c77ded2
-#   text hash     dc764d615daf5207
+#   content hash  e702b854e1b9f520
+#   text hash     a56e1ebe43bf9889
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

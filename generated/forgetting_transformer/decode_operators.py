@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  011f3c4fa84277d4
-#   text hash     ce21d7679eb256c9
+#   content hash  c0ed7abcb19d5d0c
+#   text hash     245879f8456eb2b7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

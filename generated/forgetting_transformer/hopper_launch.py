@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5a97cae0f847567e
-#   text hash     fd9c3e9bfbe8b5f1
+#   content hash  dd068cd93b6fe7bc
+#   text hash     4670481b500ad165
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b35139b9408f29a7
-#   text hash     41d346f61b3e6f27
+#   content hash  c6fd37649701bb9f
+#   text hash     eb334176bcf8c723
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

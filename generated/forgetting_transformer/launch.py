@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  32cf68193b12e3c7
-#   text hash     8e090bd3e22c9567
+#   content hash  c7a18b4e4e5c4bef
+#   text hash     68e199637da05f39
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

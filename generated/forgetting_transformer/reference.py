@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ab16364cff5ba8a8
-#   text hash     fd020460fdb5460a
+#   content hash  b38cee5ee8e56206
+#   text hash     d4a9e765c628190d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b198d0d8f64c41a4
-#   text hash     b231bd2afa55ad09
+#   content hash  efcd6b132785a74f
+#   text hash     089cac5af1db2ec2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  03036fda9ec12002
-#   text hash     4979bb332d7e3ac1
+#   content hash  d8948d20f57bfaf0
+#   text hash     a57d63a281cdccb1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

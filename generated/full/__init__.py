@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  815fb635fec124f8
-#   text hash     fff11627eea2e6bb
+#   content hash  3015c6e667027f29
+#   text hash     c4658541c43c9dd7
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

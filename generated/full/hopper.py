@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8a9353298eb0790c
-#   text hash     b4401b39e0125552
+#   content hash  37b5940ff8d603c5
+#   text hash     532ade73bd3353a1
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

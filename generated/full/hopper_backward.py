@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c95656021cba550e
-#   text hash     ac0b0b5c0fa565fb
+#   content hash  3a72ebdd7e248fea
+#   text hash     245fa6413749abc3
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

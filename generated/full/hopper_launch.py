@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ac548dca3b58ad9a
-#   text hash     b03d8aef03ecd728
+#   content hash  331e88fe8136daad
+#   text hash     e9b0c2d1dd81cb52
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2ff2f7b8aacfcd72
-#   text hash     da630b81fb9d3f35
+#   content hash  67f301584321023f
+#   text hash     35c00b4fdd8fe5bf
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  751ceefd0d87a49e
-#   text hash     d7258650668ea3f7
+#   content hash  099c638bbaa784a3
+#   text hash     265385a082b55d18
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

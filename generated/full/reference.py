@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b50110f51621c71b
-#   text hash     61e79ac1fc509e11
+#   content hash  af4163f358cd5c39
+#   text hash     c492a7d666a5ccdd
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2b139df909be5995
-#   text hash     2e3f2f458f097142
+#   content hash  ae7b4715691fac09
+#   text hash     1ded49ce30f8f730
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  04ffef316e4f48c3
-#   text hash     829210c193a517de
+#   content hash  4306942d1038c2de
+#   text hash     2aff05ac7beebdfb
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

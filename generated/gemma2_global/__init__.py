@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ecad8b04222f1322
-#   text hash     c9de281a9c311620
+#   content hash  f26dc985b1075005
+#   text hash     b3d8bf0c0802854d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5547585e2f7a452d
-#   text hash     ee782059dd89f669
+#   content hash  72579e385d31166c
+#   text hash     04b8f0cde9d7f992
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7a3a3eea958178b3
-#   text hash     5a345f52f70f9804
+#   content hash  683a93b5d22d3a33
+#   text hash     4bae49574593344f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c5ad7bab3f0b2f2b
-#   text hash     7191be7b7b953f9d
+#   content hash  082a799e942de900
+#   text hash     fd86d6f34a51942a
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

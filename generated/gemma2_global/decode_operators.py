@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b8668157ccbe52c7
-#   text hash     79eda1e6d8ffe5c6
+#   content hash  613cc7f8c9587745
+#   text hash     5621c9a1c8af5f45
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

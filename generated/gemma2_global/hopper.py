@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d4b23f3a917b06e7
-#   text hash     81ff3d1b1715e7fc
+#   content hash  b52e9e339d083a88
+#   text hash     2a513ea71d4d0ddf
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9220587b4a4f7f16
-#   text hash     e1cc3aa06d9bfd69
+#   content hash  4c36a4c7b807d107
+#   text hash     13aa0020015398d8
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4204c2b4b7bb81b8
-#   text hash     4021e47b0aa8f294
+#   content hash  28f5518e2963beec
+#   text hash     b7174ee80cfe8051
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  75e477dd3d20a036
-#   text hash     f619c8cdd7f1fd93
+#   content hash  7fd942cc0e8ec72e
+#   text hash     a5f15ab6fc6767d0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bd4a1162e81ca7c4
-#   text hash     07c87423d990523c
+#   content hash  bb8432e68ff1353c
+#   text hash     06e2860cbad27762
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

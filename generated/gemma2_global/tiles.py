@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e220b7682ec87f26
-#   text hash     43f765e0a407bb41
+#   content hash  733107e748bce21a
+#   text hash     83a25adce24dee8c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6ef2740e8b0f2dfe
-#   text hash     7eb03c968cf811dc
+#   content hash  359bdd4f1395588d
+#   text hash     e39b72f9961cb424
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ce5c9c6d2ebffaa4
-#   text hash     f955d64c83b06488
+#   content hash  6912263dec40630a
+#   text hash     a2b61f7a4e9fb10e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8fbeb0b66f667132
-#   text hash     aa41d4e9beb393d4
+#   content hash  b1034691f04ca994
+#   text hash     d8ced1ddda8af8e4
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

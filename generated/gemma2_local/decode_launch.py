@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  07afc2c27289a4b9
-#   text hash     f25120b57e5aad0b
+#   content hash  fe8fbb68a77d69db
+#   text hash     a6252ae1b612dcdf
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  46c8867c5350fc3e
-#   text hash     0ed9a8f51367ff8f
+#   content hash  0b7e992e11bbe332
+#   text hash     9f7b2cd9d73334d9
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

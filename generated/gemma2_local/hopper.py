@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a5595123748e9243
-#   text hash     5df7d1b7ca7ee4b1
+#   content hash  4719e34350ed2d84
+#   text hash     35d87d1d80d933d1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

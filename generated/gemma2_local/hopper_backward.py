@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7a813a2b86bc0e5c
-#   text hash     9f69f56c19d17bcb
+#   content hash  dcc4844cc468079c
+#   text hash     97772e972a4717b7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bbd13e48687eaf41
-#   text hash     67a2cf838a243ed3
+#   content hash  649fbf561cfab6d1
+#   text hash     485763888a106bd7
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

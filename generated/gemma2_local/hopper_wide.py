@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  91572149c4850af7
-#   text hash     66806b5e386f8fde
+#   content hash  f7fc743e2e415b68
+#   text hash     25e8925ac2b0e315
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c15bf41b6ce18d0e
-#   text hash     3ae4f324bdca14c7
+#   content hash  8e07876264730fe1
+#   text hash     a8c029691e8696d3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  90b59fa6b2c99be8
-#   text hash     b56ee4a01800cfd0
+#   content hash  dc287f2f4082c601
+#   text hash     d850315ab67c58b3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

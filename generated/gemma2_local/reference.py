@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d6b2ab05685afafd
-#   text hash     ec99eb432ccce077
+#   content hash  f97528fd258c584b
+#   text hash     44453b4c62b99ba4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

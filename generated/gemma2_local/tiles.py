@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  89269c71d24e6ace
-#   text hash     1df2b10da1d32a22
+#   content hash  9c57e134c3012303
+#   text hash     91f0c3141df21563
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0e12399674085e95
-#   text hash     c973b1276e66f990
+#   content hash  b4ca9a952377d055
+#   text hash     a2f96acae655d291
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

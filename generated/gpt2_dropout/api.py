@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1e3afc24210746c0
-#   text hash     d30636e0c38a02de
+#   content hash  9624e9f1ee5785ed
+#   text hash     7389b83320fa48b1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

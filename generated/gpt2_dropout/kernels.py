@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  eeef188415676b1b
-#   text hash     ea192c2eea79ea66
+#   content hash  d9b826b4464821db
+#   text hash     41b90350017e96ad
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1a5695a00167aeb4
-#   text hash     2d7dc7d62ca91332
+#   content hash  07155b0602f75327
+#   text hash     6446d5b1c33a810d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

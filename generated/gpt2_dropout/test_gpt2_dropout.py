@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5fc1806b5f1f0ab4
-#   text hash     fa48eb5971a28fc1
+#   content hash  98c3296369c5a91f
+#   text hash     09e6479ec0cd28e2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  932bc91b27156e08
-#   text hash     9fc2f3576763341b
+#   content hash  79661c639348122d
+#   text hash     9c53b8b87c542d2d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  aae351f21969c3a5
-#   text hash     91fd31acf9253e48
+#   content hash  8f743662c32306ef
+#   text hash     cb64298fe04b67c9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

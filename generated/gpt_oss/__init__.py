@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  89804517eccd1e47
-#   text hash     7bd3263da7a8e790
+#   content hash  a739615902afae95
+#   text hash     c19dd6c2fb0ddc07
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  adc12a2972ad063c
-#   text hash     d0d3469d85d7f388
+#   content hash  8661d5bc0db79a6c
+#   text hash     a9d3b1b38e2fa49c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6543e7ca1fd4e800
-#   text hash     871a343069c6fba4
+#   content hash  0739cf18d0a4012a
+#   text hash     1c88e9046497174b
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

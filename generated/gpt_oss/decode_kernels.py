@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4dcc21083983ec2c
-#   text hash     ff799eb3bb5342dc
+#   content hash  fa5fb0a3a7c6bc59
+#   text hash     d4254a8680d418a2
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

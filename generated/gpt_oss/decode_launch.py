@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e4c6b6ecd3de7b24
-#   text hash     5c316e37bc6aa1a1
+#   content hash  c193bd025463106b
+#   text hash     17e6365843ac475e
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  deb95e305e61c89f
-#   text hash     902ea21819f5e471
+#   content hash  668af271d773443d
+#   text hash     aa1fe17ea106a201
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

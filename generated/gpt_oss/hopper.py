@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0bdf19479fbbcc7a
-#   text hash     b36a938dbb435077
+#   content hash  bedc207811c37759
+#   text hash     5e6916704d56e8f1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

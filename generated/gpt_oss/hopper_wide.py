@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e3b6e5043628705d
-#   text hash     754aaccc4716e368
+#   content hash  7853ae0b79b5fbba
+#   text hash     89752d074a7cc531
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

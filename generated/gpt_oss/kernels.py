@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c7ae6d433133ae06
-#   text hash     b378c5754c264888
+#   content hash  e27bae2c2ab26c8d
+#   text hash     0d29d351bbccf6f7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

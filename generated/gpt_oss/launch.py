@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  025cf6da5a095a16
-#   text hash     0ee2c4a06534beed
+#   content hash  920b1e447f629ee7
+#   text hash     2e2f5fe7cbc28dd7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

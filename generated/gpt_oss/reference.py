@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9e65ee99818276f3
-#   text hash     10a2e74f15fb2d2b
+#   content hash  e95609966b50b96e
+#   text hash     e739ef14a110c64d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

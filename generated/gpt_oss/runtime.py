@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  4fabbb4651c7dddd
-#   text hash     679ca75ec8377125
+#   content hash  507601cc1d3bb545
+#   text hash     669d8d9a22393166
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -365,26 +365,26 @@ def launch_tuned(cache, tables, name, launch, q, v, keys, entries=None):
     table = (tables.TILES_FP32 if q.dtype == torch.float32 else tables.TILES_16BIT[architecture(q.device)])[name]
     size = next(size for size in table if max(q.shape[-1], v.shape[-1]) <= size)
     tiles, key = table[size], (name, q.device, q.dtype, size, padded_width(q), padded_width(v), entries is None)
-    for i in range(fitting.get(key, 0), len(tiles)):
-        try:
-            launch(*tiles[i])
-        except OutOfResources:
-            if i + 1 == len(tiles):
-                raise
-        else:
-            fitting[key], cache.tiles[name] = i, tiles[i]
-            return
+    first = fitting.get(key, 0)
+    first += first_with_room(launch, tiles[first:])
+    fitting[key], cache.tiles[name] = first, tiles[first]
 
 
 def launch_with_room(launch, stages):
     """Calls `launch` with so many stages, or with fewer where this GPU's shared memory is smaller: no bits hang on them."""
-    while True:
+    first_with_room(launch, [(x,) for x in range(stages, 0, -1)])
+
+
+def first_with_room(launch, tiles):
+    """Calls `launch` with each of the tiles until this GPU has the shared memory for one, and tells which that is."""
+    for i, tile in enumerate(tiles):
         try:
-            return launch(stages)
+            launch(*tile)
         except OutOfResources:
-            if stages == 1:
+            if i + 1 == len(tiles):
                 raise
-            stages -= 1
+        else:
+            return i
 
 
 @functools.cache

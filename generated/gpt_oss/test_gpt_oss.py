@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  22b9754f39a2dc64
-#   text hash     548cc81356d937c0
+#   content hash  b2c41d13caee56c4
+#   text hash     e6360b0dd7d56e22
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6f1b08afe7a94d93
-#   text hash     84bd6adfc8a6825c
+#   content hash  aa881828edc0d70b
+#   text hash     2e9811630613cbad
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  44aec67bc73a922c
-#   text hash     d399d8bec6f86364
+#   content hash  ba40acf58eb80d48
+#   text hash     77f8a0a4b980d22e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

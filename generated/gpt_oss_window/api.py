@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9a5aa4a1bef863fa
-#   text hash     8efa2a6965efd9bc
+#   content hash  d14058ff2119af3a
+#   text hash     9f35b1c529fe0281
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d1f94690fb489e29
-#   text hash     6830d12a6427e4af
+#   content hash  92e996fa522c0971
+#   text hash     e9a8417649ebb755
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0f5f78a75e41e627
-#   text hash     aea8bba9da363100
+#   content hash  5b8c6ac61765a0e6
+#   text hash     193452d95fc39d85
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

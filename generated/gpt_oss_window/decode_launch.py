@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8c878406ffe183f7
-#   text hash     4c350feaf62eb7c9
+#   content hash  c820d58337af534d
+#   text hash     a1da58fe43e633f5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

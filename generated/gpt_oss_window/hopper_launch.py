@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  20ee46f521f67e65
-#   text hash     686386ef336b40b4
+#   content hash  e5da7e6e8d085885
+#   text hash     84ecbf3e456b3923
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

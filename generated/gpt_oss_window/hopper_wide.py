@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  871bec88b0d283bd
-#   text hash     b387b8578a0a68c4
+#   content hash  c4d3921cd3061575
+#   text hash     af365a118ebfb679
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  af2d01b19838b4a3
-#   text hash     224a912dd64332bc
+#   content hash  9c5e23f6899a06c5
+#   text hash     779e0abe9318676a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fdb8a3870ff98a58
-#   text hash     ed3537b367a09661
+#   content hash  747fe6a08516aaaa
+#   text hash     fc9029a601911d49
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

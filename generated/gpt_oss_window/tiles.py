@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  72743a907f20b927
-#   text hash     4998099d4a26af24
+#   content hash  e83546fb340ac737
+#   text hash     3f4daa0f1e01ba99
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

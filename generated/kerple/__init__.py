@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ab5d4ffab69144a1
-#   text hash     55080d2aeaf85955
+#   content hash  9270535a433dbe69
+#   text hash     a7f9291281439b3f
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

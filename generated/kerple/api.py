@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f858a0a3cf8f5b43
-#   text hash     1e16cc83531fb9df
+#   content hash  0b97dd9a49329652
+#   text hash     0e05136f8df3367c
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

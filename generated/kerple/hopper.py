@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  181e79c92947ddc8
-#   text hash     bd9b354193063dda
+#   content hash  099895d2960db1aa
+#   text hash     2e5776c952804ff1
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  79ad792a41046cf8
-#   text hash     9d2ed1930b657271
+#   content hash  1fb86a3d4de0626a
+#   text hash     d9c6b056932f64de
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  92e0f56b922eabed
-#   text hash     c2dd4cdbc6b73551
+#   content hash  b123ea8b48e94437
+#   text hash     e39923f791019dc7
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

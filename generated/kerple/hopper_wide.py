@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c210cfbfb9ea446c
-#   text hash     90a59766beb5c221
+#   content hash  f9b2947638ec288a
+#   text hash     97b02e141cddd226
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1c0da532cb378524
-#   text hash     70b6fd11097f7b93
+#   content hash  16350f2095361aff
+#   text hash     02c0ab2db5386cd9
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

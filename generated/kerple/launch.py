@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4fdf37b43c71fcbc
-#   text hash     aa7b2b8867ab53c6
+#   content hash  75d5036663bcf67e
+#   text hash     ead8fa825b29593e
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

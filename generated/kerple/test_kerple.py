@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  492beac7e7d5c8e5
-#   text hash     6442680c884ad9d9
+#   content hash  c17edd94c363cff8
+#   text hash     728557b33bde0060
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

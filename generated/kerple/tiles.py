@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  987a3ca2da15181d
-#   text hash     177a85d63a602824
+#   content hash  ca8c8da37bdc3d8f
+#   text hash     23cde075f0215344
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  941a982b844886ef
-#   text hash     d9de0473f399d30a
+#   content hash  e467ad4d12367992
+#   text hash     1c3fcba8b22f491f
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0da7c712db5a0398
-#   text hash     663c3c877355ee1d
+#   content hash  7d00d39b673cb4bd
+#   text hash     5fa4a818122dc56b
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

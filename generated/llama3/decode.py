@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e921e4e8ea5d4643
-#   text hash     171ae50c52733a6f
+#   content hash  d1c2e3788ebdc4eb
+#   text hash     e6d136fc013fea0e
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2d510679d645e659
-#   text hash     9805e2fcdb5b141c
+#   content hash  e0e5a87c0a1683b4
+#   text hash     ad8d6fcb5d0442ca
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

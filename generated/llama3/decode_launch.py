@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  df9d249630368009
-#   text hash     71027161d43826e6
+#   content hash  07062b5581a87fe9
+#   text hash     d18351eb08176dc8
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

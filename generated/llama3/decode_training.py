@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a3c65adf3ee29548
-#   text hash     b7643c8cba20bc07
+#   content hash  701349c6dfb1cd13
+#   text hash     8ac5af12150d520f
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

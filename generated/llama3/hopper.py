@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c685cc08d85fe06a
-#   text hash     2feab9e144854aad
+#   content hash  8cafc41f037cc65b
+#   text hash     32691a9ccc46b129
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

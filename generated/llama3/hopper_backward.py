@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f220364db9eff403
-#   text hash     7c9376e9ce65502a
+#   content hash  a2a17d3b571eeb76
+#   text hash     d76927ae5eb859c8
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3146f86aecb8837d
-#   text hash     1cc8055b35c3b5b6
+#   content hash  13dffdefd5b6acf5
+#   text hash     7f284afb280ee296
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fec97a1addc92077
-#   text hash     19269dbeb46c9931
+#   content hash  0ad11aebc51aff90
+#   text hash     a69fe58a0f03e963
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

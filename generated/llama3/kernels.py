@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  25b603b8db2b0de1
-#   text hash     4a66746ad6471301
+#   content hash  fcb9fad150fbffaf
+#   text hash     f2076c324a7d8b00
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e0b726ffd862fad9
-#   text hash     281ac15e4af63cf4
+#   content hash  080552c3f7bb30d7
+#   text hash     af97b69620956fa9
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2c8b258e0f3c0ef9
-#   text hash     95d5d208e9b9aeb9
+#   content hash  fb9f2d7c25c79a11
+#   text hash     4927fc9024d57bef
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1d0c488a720f9e74
-#   text hash     f1fe061c21381ef6
+#   content hash  3790f12066e1cf19
+#   text hash     878660ee5abc6c59
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c7d205eae7d4b746
-#   text hash     ed8a84dc39f82036
+#   content hash  54f74473de5ac44e
+#   text hash     b7072e072a585ee5
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

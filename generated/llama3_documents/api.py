@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cab3a4c1cb974020
-#   text hash     5b64611ebf5556f8
+#   content hash  270c5a89cb89231d
+#   text hash     25c3b86949dfab05
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

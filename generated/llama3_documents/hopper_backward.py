@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e716688f8e8ea8f3
-#   text hash     ecc73e891915bfb9
+#   content hash  9bc2e4ab1bf1ebd4
+#   text hash     7184b9d03891e75b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a003de04f50cd8b1
-#   text hash     5cfdfdfbf8cc3b32
+#   content hash  5fe02da51fd37f58
+#   text hash     b490eca5b02c243c
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e446d88e7bdee7e7
-#   text hash     025169a9a0418ef3
+#   content hash  e680571fbd2579b3
+#   text hash     3328bc0584c1ce73
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1ae0441da095c2bf
-#   text hash     499a52a3b890b687
+#   content hash  3d7c90431a744341
+#   text hash     d6a22b74ae0c16f9
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

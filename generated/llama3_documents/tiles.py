@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  081c0d13082ab9e7
-#   text hash     8e681e99b509b29b
+#   content hash  3bc0e807e22d0965
+#   text hash     989d77db5890a74c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

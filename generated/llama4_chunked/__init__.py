@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a1ae0d8890fa772a
-#   text hash     da24c272d43dba63
+#   content hash  38ef380bc23f99f6
+#   text hash     ab599167f9d19f79
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2357f064c463e4fa
-#   text hash     8841c6e8be1ad928
+#   content hash  884b12550542f46b
+#   text hash     bf2cce8b302a9d08
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

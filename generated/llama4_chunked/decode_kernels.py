@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  881878fe58215689
-#   text hash     9b0bf08ce05f5779
+#   content hash  b6af6a8b1259cc27
+#   text hash     a024dd9b735f151d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

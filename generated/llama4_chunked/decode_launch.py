@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d56829a6828ff904
-#   text hash     9531e46ce79578e5
+#   content hash  f443c67d778b4650
+#   text hash     0f48771485026ed8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

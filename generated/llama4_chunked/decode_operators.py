@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  439000c964a6590a
-#   text hash     b30a604853dda0d9
+#   content hash  6e3eda779cc5ecdc
+#   text hash     5d00d64bb25636d2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ba7d9abc9df725a7
-#   text hash     ed39cfbc95046035
+#   content hash  f9f0b602e55773f4
+#   text hash     b11f030c0c6b3a2f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a64d611b51976044
-#   text hash     378ddf032392f2ff
+#   content hash  b5ea1a7b8cc4d368
+#   text hash     a38fdb60cd2a0fed
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5b00c13dc4f619cc
-#   text hash     cfd4f5d144241cc8
+#   content hash  3932384f744ba674
+#   text hash     6bfa3dcf93de5143
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

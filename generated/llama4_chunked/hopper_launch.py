@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0a9185efb487b25f
-#   text hash     137b24e48db79b90
+#   content hash  55ef0632e3b9f812
+#   text hash     81796e4b35fe1486
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5fc016c05bc9decc
-#   text hash     6c41e7ad783faae2
+#   content hash  027dfed2105792e7
+#   text hash     5b816981e095db7d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  dddcc8d3ed2a3696
-#   text hash     4cb8df71b0b5b678
+#   content hash  48b2062246147efa
+#   text hash     581a7a68d8ca24ee
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  dcae9ac5097a3e45
-#   text hash     743d2f1a4a669828
+#   content hash  02028fcfb164c877
+#   text hash     a6762364777f6950
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

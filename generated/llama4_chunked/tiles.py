@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f813cf147fef86a0
-#   text hash     d5154e71ebd15958
+#   content hash  6c28225a66ed3ae5
+#   text hash     b100c23abd30eba0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

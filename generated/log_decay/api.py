@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  432bcba360b16e54
-#   text hash     4048c0eb6201455f
+#   content hash  76283439901e9f5f
+#   text hash     012d1c1959c86596
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f2fd1d9fd793e470
-#   text hash     34695f9033a267e9
+#   content hash  f782bb9a2695cd07
+#   text hash     800470e39ece1c95
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1a9759ca475a86f5
-#   text hash     4de17f1838b1b9e9
+#   content hash  c03b26335f330abe
+#   text hash     cfed4a8ec5ccf8ef
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

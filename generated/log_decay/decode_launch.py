@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  26cb8fb0c70539b9
-#   text hash     3cb804ab78d1a0a3
+#   content hash  b7d1b91e78510803
+#   text hash     beb7a3ddd0ef5b97
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ae0b72d2ac024684
-#   text hash     ef555f33ec4d4d9a
+#   content hash  ef8c564af7dcb2e8
+#   text hash     e365a8db462d33dc
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

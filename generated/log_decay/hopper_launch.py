@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d4695790e4fff590
-#   text hash     671ef67499f7b138
+#   content hash  6fda84820f540cef
+#   text hash     6270c10cd906fc5b
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

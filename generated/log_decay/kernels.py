@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5327bc5a17a7484e
-#   text hash     374f01136afe4c2a
+#   content hash  89d3255b36c1b8c5
+#   text hash     c06cc6d2d7bb1389
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

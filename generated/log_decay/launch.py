@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  389f57e4ea3d052c
-#   text hash     524720ea66df74bb
+#   content hash  61683a40983e27a7
+#   text hash     a4ad460f1e87237b
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

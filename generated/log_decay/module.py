@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3a7bc0a0e5fbeacd
-#   text hash     24f4975ecfe201d5
+#   content hash  5f5c27234182daf9
+#   text hash     1ff94faf278dd99b
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

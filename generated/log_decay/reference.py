@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b55ef4d9dc2ef439
-#   text hash     696724ad2773a6d0
+#   content hash  586c2d474673d197
+#   text hash     c7a2800c32e528ff
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

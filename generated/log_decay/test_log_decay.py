@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  126166a49914bf29
-#   text hash     c8780d524b4a04ca
+#   content hash  47cdf2151cf0e490
+#   text hash     0cc7440bc5baf763
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

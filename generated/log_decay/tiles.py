@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8e426e02342f002b
-#   text hash     44da71fa7616a301
+#   content hash  2bc6943c3b07f484
+#   text hash     b8b59e61ab0f5a16
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  00b281199fb451da
-#   text hash     ce307aed81f43d1c
+#   content hash  f7ad9824b6f1b478
+#   text hash     8d863daff04414aa
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  72c74c6382cdd875
-#   text hash     35743a19a478bfaa
+#   content hash  ca8b39bf8f64c16a
+#   text hash     670c355e160e21da
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ce1c08276e07a6f8
-#   text hash     bcd3e2f6f5ad74a8
+#   content hash  c7b20642bba8bf2b
+#   text hash     3335ff35d9d65e3e
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

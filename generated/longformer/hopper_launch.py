@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ef98959fd2a91cd8
-#   text hash     63231acc39d74900
+#   content hash  8a7bb5fc4c400b12
+#   text hash     5598d5cd32e77666
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5470080436f173aa
-#   text hash     2b575bfd0535ce3c
+#   content hash  f9d6232981298058
+#   text hash     3496bd49d0b1e150
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

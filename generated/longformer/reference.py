@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  59ee24f8d2323b0f
-#   text hash     6e7a068289f2b97c
+#   content hash  abe7e751149bf24d
+#   text hash     530e968d50d5073f
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

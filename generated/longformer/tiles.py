@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  44578256b822e8cc
-#   text hash     d5c1bd28f221dd76
+#   content hash  b9b97774b04ccea6
+#   text hash     9675e6e9008dbf63
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

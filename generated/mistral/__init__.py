@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fe89752d9bccec40
-#   text hash     05b9ab916140a3f8
+#   content hash  83b62756529b9c09
+#   text hash     58bba7b635876dbe
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9fd47bb5b61080e7
-#   text hash     0bc1fee92e3fbd19
+#   content hash  a667100ab24b2a59
+#   text hash     1c6819f1226132ea
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bdfdc412085b4102
-#   text hash     b23a617c83c79e6b
+#   content hash  857b4f4bb1dd2d66
+#   text hash     844740f2f6f388bc
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  080da614ee6bde90
-#   text hash     33287c90e892e8fc
+#   content hash  cde19653473b5837
+#   text hash     84cd29e25ce2fd18
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b175daa3370a698b
-#   text hash     0f2a0f12745a8fab
+#   content hash  7e66939b81087549
+#   text hash     9b8e018516f941da
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bc940c7bc24f286c
-#   text hash     e1cfe7f4904a06fe
+#   content hash  ba3e63a010ee1d9a
+#   text hash     780affcbf9d654fe
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2660c7bab3bff8d2
-#   text hash     9bfaa8613086bd75
+#   content hash  ace6c8f9ccf4a4a8
+#   text hash     aaa748f6455c2711
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2344bbfb7670cb7e
-#   text hash     c94a559eda2c8ee8
+#   content hash  7db8b145b884a4e8
+#   text hash     3e2c7417862c6311
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4b6d8b9ec0e34004
-#   text hash     74f600110db98ed9
+#   content hash  7b31d1ee12921949
+#   text hash     db1ca04fe7b50ab4
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  19fe9db3ac7de176
-#   text hash     6ba8d854403ff266
+#   content hash  0678d1b9110106fa
+#   text hash     6a1b376ea0ae2e54
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  00d3fc43739d6b9b
-#   text hash     d060fd0b0b687404
+#   content hash  36f242a826f1f669
+#   text hash     009808cc03782986
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

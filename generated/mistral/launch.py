@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9abe2a9242fc095e
-#   text hash     189d2c96d714df8a
+#   content hash  e99262901b0d4836
+#   text hash     fb3338fb626ae811
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

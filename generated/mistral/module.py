@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4a71a2e39a2f4737
-#   text hash     118bc1f27aeb3e23
+#   content hash  acad97a44c03f57d
+#   text hash     41cbb5246cdc51c3
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

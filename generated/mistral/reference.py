@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  413b30f177d8b82d
-#   text hash     f625304922fdf697
+#   content hash  18237964379fcb99
+#   text hash     b759f869115985a7
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  29bb52d9ab13fdda
-#   text hash     f2d9154a45769e2c
+#   content hash  ea62b379cabf53fc
+#   text hash     01b4a2b109ea432c
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

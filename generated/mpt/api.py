@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f70853f3eaa6fcbc
-#   text hash     f9aaa077c9ba9161
+#   content hash  3ff7fce749ff74c4
+#   text hash     421354cc4d9298df
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

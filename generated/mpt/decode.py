@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  01cfab6045aa0ac8
-#   text hash     3b10625d862fca34
+#   content hash  63a3ca2a3cbbf213
+#   text hash     8d3a242ce390d3cf
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

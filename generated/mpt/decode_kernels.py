@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3851588ac9caad2c
-#   text hash     bc2dee9f69306f6a
+#   content hash  4418dda20887e522
+#   text hash     31eebf3b667e0b0d
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9da14221c9d2d41b
-#   text hash     39236aad895a6147
+#   content hash  2f6deb5d09ef623e
+#   text hash     bbcd2138e21932db
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

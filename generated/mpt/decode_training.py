@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e28fe3b7acd860a3
-#   text hash     29201529d3298e0f
+#   content hash  881ec1914c23496e
+#   text hash     25aa450467661cd3
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0a40dc59b91cc94b
-#   text hash     e7abd12a7709ad80
+#   content hash  e43b50903653dccb
+#   text hash     d4fe793f5810ef8c
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d96b7531c9aa0f16
-#   text hash     b68e53a627791335
+#   content hash  030185078457859c
+#   text hash     eff31c5d64089fc3
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  77ac597b029329e8
-#   text hash     ad03ffd466d56687
+#   content hash  6e484c04d45a6c24
+#   text hash     20566c312f4e9c77
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

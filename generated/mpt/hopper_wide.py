@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4be726d8d2d70651
-#   text hash     a9845a2c2a860774
+#   content hash  99534c6b206b9bd7
+#   text hash     dbdbdf76d37ef405
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  37d7a51bb1a54479
-#   text hash     7b223ee20e4d6d41
+#   content hash  fb22e3633cbaa04b
+#   text hash     8371a9d0cc51effa
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2b4c766ed7a7640f
-#   text hash     2a2f399e3935ca77
+#   content hash  215177f5a478246f
+#   text hash     b6cf3256196b9ddb
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

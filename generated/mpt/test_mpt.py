@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e5b6d31ab29b979c
-#   text hash     cd8f10f71db68727
+#   content hash  60bb9382563c3ca5
+#   text hash     d46e096fca33d465
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

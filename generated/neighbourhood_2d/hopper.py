@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  00c153f4ea5e8976
-#   text hash     205cde286a43e5d0
+#   content hash  a33c9cc65dbdf844
+#   text hash     2bed19974c30e4e0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

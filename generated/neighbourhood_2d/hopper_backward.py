@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  56af7136e9e0bde7
-#   text hash     a977ef844bc18b41
+#   content hash  53c0e7af5404a4f9
+#   text hash     c5dd5e72d16b9774
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1f08130a2edbb1e4
-#   text hash     1ecaabb1764f29f0
+#   content hash  a325ce20c84bfc35
+#   text hash     5d5190fb1e4a9af9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

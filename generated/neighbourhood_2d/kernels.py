@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e58abafbc2dbf70f
-#   text hash     d99b5ca4c6005008
+#   content hash  3e7f617f087efc85
+#   text hash     7c170bd1f5448aff
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

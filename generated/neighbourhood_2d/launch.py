@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  99e2d1b79ba0a86c
-#   text hash     1b7da3a72bc1b1ec
+#   content hash  7d36a2344b132533
+#   text hash     7497a6859f77e06f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

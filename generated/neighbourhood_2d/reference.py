@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2c0a2c55a018f6eb
-#   text hash     138ef8420e612e25
+#   content hash  922c688c2be01415
+#   text hash     6455bca0aa71546b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  aaebefd86d2a4060
-#   text hash     8d595260f044f242
+#   content hash  95cd637c4a33ded6
+#   text hash     fbc2f735cb8e5721
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

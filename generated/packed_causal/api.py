@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0f01ebfb0a4586c7
-#   text hash     37ebd4be869c6281
+#   content hash  b66cb98db18eb586
+#   text hash     43814da4631ac760
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a6c5f42e5e6d97b6
-#   text hash     23735a5a83429ee1
+#   content hash  08e2d0447ba04eb1
+#   text hash     fe5161d79500fb56
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

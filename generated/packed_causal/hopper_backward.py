@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0d232873bce51cbf
-#   text hash     0fc3987f1a74ad81
+#   content hash  decc5f1e50fae21f
+#   text hash     fd3716af6b609db2
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f32c38cee5cebae7
-#   text hash     8d343f29d72ff039
+#   content hash  8fae3f00f0d98861
+#   text hash     22e3493016cbeaca
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  75f0aa4c6e6757ae
-#   text hash     b9a98461bef420a6
+#   content hash  a0fbd478ef49bc47
+#   text hash     fd0801b4cff48a4c
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

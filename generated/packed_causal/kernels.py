@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e4300cb3a9bd23de
-#   text hash     d3178219d0dfd192
+#   content hash  4da7492cc9160784
+#   text hash     1d884bf1fa094b6a
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

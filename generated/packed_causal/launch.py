@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bc9e6372457f4bb1
-#   text hash     91e146f53e32e351
+#   content hash  f44d3b6a3b07ae5d
+#   text hash     9cbccba17ade171e
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

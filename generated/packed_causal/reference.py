@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  177685437c224a93
-#   text hash     e037230b7c44bc0d
+#   content hash  c127d816b8ccb12c
+#   text hash     2c64bd869bc06200
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0078ede28cdce32f
-#   text hash     a3f8d80bf3559a91
+#   content hash  4213d71eeeceedc8
+#   text hash     8dbfb64c64f606fc
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

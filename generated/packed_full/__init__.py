@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5e7ee0eaa8d1390c
-#   text hash     f94b71382467ea26
+#   content hash  abfc40c91ab63e5c
+#   text hash     5eb2030f0c0f0684
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

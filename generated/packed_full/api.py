@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b5ed19e953daea1f
-#   text hash     b7099218e5a3f27f
+#   content hash  e6e1e7ead57cbad9
+#   text hash     9abcf8a066e2f64b
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

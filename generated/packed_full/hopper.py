@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  75dc9fa4bde485d8
-#   text hash     640cf3e2bbeca118
+#   content hash  f0d6cb71fc622039
+#   text hash     4cdab79cdc87a8ac
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

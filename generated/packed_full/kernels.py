@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7738eaf920f96f8d
-#   text hash     08dd96bb2e01d2f7
+#   content hash  bbd4a163d59c0d69
+#   text hash     deeded8a5b335e88
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

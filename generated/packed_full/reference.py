@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2f1ee904bc1626e5
-#   text hash     7e70762f7695a47b
+#   content hash  c0c47d82a5a44afd
+#   text hash     ffac52df6730577e
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

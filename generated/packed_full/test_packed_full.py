@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  23e37d902d3f6c4a
-#   text hash     954b16fc4775bd63
+#   content hash  1879ed020431288f
+#   text hash     22c3176f21702c16
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

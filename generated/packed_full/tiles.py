@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e016ff1b8ec0db6c
-#   text hash     9590f36c4534c4c8
+#   content hash  a5d36ecef4362275
+#   text hash     cf8c130a3a9f431d
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3c773686232e792a
-#   text hash     d567990c75ab9bcf
+#   content hash  5a96bc069fe0b451
+#   text hash     fb6460f08a9b8e57
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

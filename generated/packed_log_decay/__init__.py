@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2cd18b9053ad3872
-#   text hash     5b04ec2df6ba4648
+#   content hash  8154fb1faca56f7b
+#   text hash     eed591a930bfbcfb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8c9ec38ef46287a4
-#   text hash     9d9ff906f37af1b2
+#   content hash  2e668706f8d84567
+#   text hash     03058b89ecacf067
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b37c8f64b64787f0
-#   text hash     25c90cc0e940a8ca
+#   content hash  21de8004f439166a
+#   text hash     54faf2cccb231cf8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cee16ffed7ed46db
-#   text hash     12fa5f22abefdf7d
+#   content hash  a3790a778c2137fa
+#   text hash     afd4587e2d6e49dc
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

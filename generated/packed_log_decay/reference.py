@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cdda8f8fad326bde
-#   text hash     f15f701ea51b04b2
+#   content hash  41a87c9c987d3979
+#   text hash     e55d7a5be9cf47a5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1f10f3e6b47c8637
-#   text hash     74be54e7177ea0b2
+#   content hash  e0d594a5c8038b37
+#   text hash     0ec7a41181d6e2b1
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  605f2d1fecacb268
-#   text hash     9e0c02a65f5ff144
+#   content hash  d3e920d81f4cd5ce
+#   text hash     0afbc32fdc20b127
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4a8fa0670770fef2
-#   text hash     471b2339e9ff5bd2
+#   content hash  b487f969dc2b3467
+#   text hash     73b550e39ccf0dc1
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

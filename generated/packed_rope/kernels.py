@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  352e3ae676fa280d
-#   text hash     1331f62813f429d8
+#   content hash  e929c88fc1a1fab4
+#   text hash     90b46dd8baa8fefe
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e1f3140ff2ef0433
-#   text hash     4f252348ac7c9518
+#   content hash  7845418c7d1b494d
+#   text hash     e111f57ce092c90d
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

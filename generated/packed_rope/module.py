@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7761d903e3a4591f
-#   text hash     d21d82ebc73047fb
+#   content hash  f485d624351732e6
+#   text hash     a6b7fcc0bc258574
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  06b9907a2e3e4806
-#   text hash     673bf567b0d4550b
+#   content hash  90342ef57b32de71
+#   text hash     12d798b275dcbd34
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

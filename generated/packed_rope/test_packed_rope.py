@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dcff3d5a499606f1
-#   text hash     018522b426351f42
+#   content hash  4fdfbcaf9bcf18cb
+#   text hash     321134f970e592de
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1a8b9763d012ce64
-#   text hash     6cd025d8ec82c84f
+#   content hash  d3977f37037b3be6
+#   text hash     5fb86e44e402cd07
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2738a49ad60e643e
-#   text hash     a07b02e4271a9386
+#   content hash  883f5a45b31e83d2
+#   text hash     1394e6ede57775ad
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  28627cff76e6f277
-#   text hash     4f6576b32afef968
+#   content hash  89bbe2c930ebd61b
+#   text hash     b62286aff908c4b0
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3d97c921fb2c72f0
-#   text hash     d507f04914dd5e91
+#   content hash  016c1f175691069b
+#   text hash     1e030363dbd44dc6
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  977f2eab14d8cd94
-#   text hash     6d50d9510f886dc8
+#   content hash  afd784b18ebc86f7
+#   text hash     b677b4d394ac3ee6
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  62d4f3fd0374d13b
-#   text hash     e9b9095014ee94b0
+#   content hash  d9b88619316d9938
+#   text hash     6df821fcab5d81c8
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e67d4592ab042f24
-#   text hash     e59d560775cd4b8c
+#   content hash  b9821a6a5a377670
+#   text hash     633118c884bfa945
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

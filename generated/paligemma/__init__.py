@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  03b137cdd9cd0111
-#   text hash     6fd1cc3e7b83dd8c
+#   content hash  ac9c6317a0deff50
+#   text hash     9f1d1996c2043eb9
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

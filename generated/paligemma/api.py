@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bc22cbc5a97deb39
-#   text hash     62d7757193ecc07a
+#   content hash  154d259a5539ee13
+#   text hash     53da60ee68e63455
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

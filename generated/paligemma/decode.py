@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ff49d7e6e5b5d392
-#   text hash     df9e5345fb54b453
+#   content hash  9242fed6ba81baec
+#   text hash     7b27b783b24b8cc9
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  95b7a40227a190e8
-#   text hash     c4dd4561f0baee10
+#   content hash  6dfbc39575bca29f
+#   text hash     332cfad755c07f23
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

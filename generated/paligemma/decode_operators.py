@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2c2a90e2ff111821
-#   text hash     a2b5eb4936d35d8b
+#   content hash  3691fbb2efd7a69d
+#   text hash     1181392381309c7e
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f5eafa8654a37e56
-#   text hash     4ba1990113872ebc
+#   content hash  fa325dcec281d6e5
+#   text hash     602d098485df27c9
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

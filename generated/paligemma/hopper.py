@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1549c09091d515a2
-#   text hash     ac83fac32f01b777
+#   content hash  e95f160b80d3bdc9
+#   text hash     23e1779aefd8f63b
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f67eed6735437bef
-#   text hash     48d5063dab259ea3
+#   content hash  8078b1627f0f5105
+#   text hash     ac967d03e043af9e
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  582574f1f04ed267
-#   text hash     08d6f3debe3c585b
+#   content hash  a517c83aec074cd2
+#   text hash     1ba2314254b3fa5f
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

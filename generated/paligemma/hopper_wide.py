@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  02e17873917b6e92
-#   text hash     4158130cbb759519
+#   content hash  cd22dcaeda1416d8
+#   text hash     acc8166592988591
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0c6a1a2df116a20e
-#   text hash     36d981fb80d04b19
+#   content hash  aee3a7527843af89
+#   text hash     2dc4635273373f51
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  feada95d0be4a00d
-#   text hash     35d7e34fbce05ec6
+#   content hash  9257fb95f76ca951
+#   text hash     cbcaeb3f00b82a13
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9ff8cad4cc83b74f
-#   text hash     5c2aa2ca67629d3d
+#   content hash  cb38c2a9f62b5747
+#   text hash     2a25cf3409811dcf
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d0d172b406ea5192
-#   text hash     97c64ce7b974c054
+#   content hash  e433cbc907684d9f
+#   text hash     d1b467355d29fb80
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

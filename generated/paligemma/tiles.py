@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7021520e1b83d487
-#   text hash     75ed2a0868035a65
+#   content hash  4366d82fbe776f37
+#   text hash     2e1c4adddcb24ddf
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

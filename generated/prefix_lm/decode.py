@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c525e81ff9c05572
-#   text hash     0fdfa21ea51c554b
+#   content hash  d0b9097153609a96
+#   text hash     e1f17eade3f0ab49
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5b0dcdfddd314c26
-#   text hash     5673f2f708419a70
+#   content hash  ca905e016e8fc6b3
+#   text hash     f12673765c90eb49
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

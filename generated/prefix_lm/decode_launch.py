@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  80312e04c924bfea
-#   text hash     ccd6ddfc757d3520
+#   content hash  99c561f0d7b99e9d
+#   text hash     ca27bd6302600a97
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

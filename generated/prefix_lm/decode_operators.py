@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fee4a484dbb0122a
-#   text hash     9f7de6ff566021d2
+#   content hash  3ef863119f311d2c
+#   text hash     7581ae0f625141c4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  16544aba63557e4d
-#   text hash     01510c24cee076c7
+#   content hash  736847b51935e6d8
+#   text hash     a2f1bd5a2e991067
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8e4ba44b82348f8e
-#   text hash     e0b20301c6329813
+#   content hash  3cb2135a6308e23d
+#   text hash     598e5dccfd7fdbb0
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

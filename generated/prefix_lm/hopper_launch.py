@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  141a41aa440933b9
-#   text hash     c255da7fe0a40414
+#   content hash  0455ac2691ea9684
+#   text hash     96188a932b2c5b64
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

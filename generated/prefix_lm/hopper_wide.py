@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cac53965fc1a7323
-#   text hash     27f9cbf0876092d7
+#   content hash  2870175cfae41cdb
+#   text hash     d28554a134262f79
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

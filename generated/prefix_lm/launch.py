@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  736855e3344ff584
-#   text hash     1f7ed970f11b312a
+#   content hash  a58cb320995cc146
+#   text hash     4a04fdf9c018a1b0
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ee1aa75da3ebfd7c
-#   text hash     9f32e241dcd9597c
+#   content hash  ae5815f88ad28101
+#   text hash     f93f659ae0cbd33e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3c4a1399797a6bd0
-#   text hash     8a7ba2d6733bfe37
+#   content hash  360f914d54821781
+#   text hash     eac0bc875bdd6822
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a9f647325996b61f
-#   text hash     468b8b8526f8f6cd
+#   content hash  0fd3bbb1613ca0a3
+#   text hash     0466b1d8de9185a8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5a0a6eb660e39c47
-#   text hash     9ceac95f8140b9a9
+#   content hash  14b2ecf74423c040
+#   text hash     4df88c560016fc68
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

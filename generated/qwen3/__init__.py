@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b7ec8ff2e6faa227
-#   text hash     be41c2a78441b926
+#   content hash  81b7d68e6e75e532
+#   text hash     a19dcf8dcd1f619d
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

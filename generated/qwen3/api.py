@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d437ebea955ace4e
-#   text hash     64457f63a8a309ae
+#   content hash  e18b8bfeaf96726a
+#   text hash     e80a68ee99ceedd7
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

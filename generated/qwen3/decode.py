@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  40cce9ca0c82cdc9
-#   text hash     73d30f9a8b983a3c
+#   content hash  f31558aeadb846bc
+#   text hash     bde11417a7e93490
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fe5cb72f41f3dceb
-#   text hash     04dc1633d579873e
+#   content hash  5a50cc32455789f4
+#   text hash     e5b8f35c171e9e6e
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

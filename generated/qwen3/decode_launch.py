@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  96d53a50c3a0b0a9
-#   text hash     8b314fe69bf620c7
+#   content hash  6ff5d0b1d06e3e17
+#   text hash     1ac9d527df6f70f8
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

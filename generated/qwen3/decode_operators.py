@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b09fd688cec4118f
-#   text hash     484628a05b2ba004
+#   content hash  0a9fbb843bc2d757
+#   text hash     ecde039e2a96dba9
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

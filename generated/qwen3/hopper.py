@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6ded4e4306b43081
-#   text hash     d1f1182489a26b3f
+#   content hash  c8d6ef288819719c
+#   text hash     ecaf8481e74f03b5
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

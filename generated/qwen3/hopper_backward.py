@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  21b4bdf5aa5fa4ed
-#   text hash     d1f1eda827afc4c3
+#   content hash  f181c7c6c8329bb2
+#   text hash     78916782a2d0f536
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bd34910d7a9fbeac
-#   text hash     ba93d008ef95d23f
+#   content hash  21d897eca5f757ed
+#   text hash     12c9bf8ff5f251e7
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

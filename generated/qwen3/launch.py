@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4c3ae2ea648e8ed3
-#   text hash     5541d7508651655b
+#   content hash  0ddd55ac6092aeb2
+#   text hash     c425da1b591b3736
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

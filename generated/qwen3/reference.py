@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  01c7c3abe86c4654
-#   text hash     d6dbf7cfe7ab6a05
+#   content hash  a58445d22f3524d5
+#   text hash     1bdb3777052d95dc
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

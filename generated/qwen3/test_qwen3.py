@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4159d046bcbd12d9
-#   text hash     8eb2acd6abc199e2
+#   content hash  ad8b04a4d138e374
+#   text hash     a626847f91d6aebe
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  672dceaf26119e97
-#   text hash     ddea4af609bd16c3
+#   content hash  326b535c73ef0bee
+#   text hash     3815977bad27c17f
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9102e8b1a49d5d7c
-#   text hash     fe680687373ea279
+#   content hash  0cd1d0961f3d1aa5
+#   text hash     aeb60a4f99a968d5
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

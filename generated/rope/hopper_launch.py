@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8d48886a9263f4ea
-#   text hash     daacc6c2416bc977
+#   content hash  0db4ece6abfa4c8f
+#   text hash     feeb1138dd76320a
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4e93b106088e33ed
-#   text hash     209d15de67474cf6
+#   content hash  e5539dce74c95701
+#   text hash     93414962d5969db2
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  eb4d5d2ffc64fa0c
-#   text hash     9779a1f0ab7f3e20
+#   content hash  4ed4d65b05116fd4
+#   text hash     2e9cf3d481a6d89a
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  de8e36b1855a594f
-#   text hash     8a100e84ef244e1f
+#   content hash  2c2c35459a260d19
+#   text hash     bc58dacc0c366961
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b738ba8cbee60c3d
-#   text hash     0ead4e713014f010
+#   content hash  c437324774adde4b
+#   text hash     e67c088c5a7eaf99
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1700b8b5368f99cc
-#   text hash     36fdb5af807bce77
+#   content hash  dd98c0db9eaa059d
+#   text hash     df952124ed115da3
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a1b7af12d25e7895
-#   text hash     41c71ed6a2609295
+#   content hash  4c9c0dcc5adab535
+#   text hash     747bcd78267bd35f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  424a5207c04e5f6e
-#   text hash     b20900d21692872f
+#   content hash  43247207d551e456
+#   text hash     d625f3911066ddbf
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f2d46a15155f4f7e
-#   text hash     3602cec8d0da8ba0
+#   content hash  adc71a032ca61bc4
+#   text hash     acf69d0d715f5a47
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

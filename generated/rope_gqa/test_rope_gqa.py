@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8f2d44e7b509e7f6
-#   text hash     9671c2f3fcf1ceed
+#   content hash  03fc884c552e201e
+#   text hash     27ad801d33853257
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e8865bd77ea693c4
-#   text hash     50e84cb8d172ad0a
+#   content hash  b49214c189c104ed
+#   text hash     fa8dff3619b5875d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b93b5063a1ede529
-#   text hash     311a60a57a76c4ad
+#   content hash  1827a7e13e6142f7
+#   text hash     62e191491cc8bfce
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

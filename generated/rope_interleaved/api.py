@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f3adae11b52c0567
-#   text hash     45a6ab2557787bec
+#   content hash  4968f6e3a3d3c344
+#   text hash     075c490dd7dde1cc
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

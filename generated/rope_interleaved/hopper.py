@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  581fc85143ea68ba
-#   text hash     108c2d090e1ba640
+#   content hash  04a103f17209bdb3
+#   text hash     c2744cc0c18e99bb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b1b868697a60f34d
-#   text hash     36182bd5b858a8e1
+#   content hash  ee16786c76e4836c
+#   text hash     7ba013ed4b38c68c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

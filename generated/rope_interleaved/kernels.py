@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8b0f3cb06cdf6936
-#   text hash     65469f11f6e4cacd
+#   content hash  158b027652df4b4c
+#   text hash     2c6db9e65af83e74
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6d2c4f0bf685463a
-#   text hash     d7ccfadafe229602
+#   content hash  aafa89eb3497454b
+#   text hash     101fa18c1c4ca5d3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  aba4ac7e7943a4ca
-#   text hash     003966b1a868e177
+#   content hash  35b1d22b2a63eac0
+#   text hash     b1780bfb711b5952
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

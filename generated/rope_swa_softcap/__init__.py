@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  36c8c919258fce4d
-#   text hash     3a317791088b47b5
+#   content hash  60c2de04dc8df9b6
+#   text hash     f8c4cf3650b24424
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a268580e2713f7d0
-#   text hash     d4eaa6ec2f30b81f
+#   content hash  71283b2bd86f0814
+#   text hash     3da8731b1a774585
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

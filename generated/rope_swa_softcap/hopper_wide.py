@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  285137f0a2aa718f
-#   text hash     65b4a82bc6a131b1
+#   content hash  0f86ebc2d690efb9
+#   text hash     8c4725670acf2418
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8daafaec32c47dd2
-#   text hash     89dcf2f40e1dfdae
+#   content hash  4fff46311c2f18ba
+#   text hash     cbbc1cde62096b14
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  57793cc1b769fd5f
-#   text hash     d421d30460061b81
+#   content hash  f1563eb8f3c710cf
+#   text hash     322cc8cdba505872
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3c2a5fc2c4ce3e88
-#   text hash     5ff90835b2b19122
+#   content hash  c079d6811aae1f78
+#   text hash     43e398685ac4626b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8a09f6e74f7d7d1f
-#   text hash     964d7088415ab16e
+#   content hash  62abdeccd2dd70be
+#   text hash     8448371fc9a2dfea
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

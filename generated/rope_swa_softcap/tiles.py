@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  be520610cce24d47
-#   text hash     12385403b7cb838d
+#   content hash  0cc8c90e89019bd4
+#   text hash     e675a96da56b2975
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

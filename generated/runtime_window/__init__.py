@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0e3e105908e0ec5a
-#   text hash     abc527b2af8567ea
+#   content hash  ccd790ee98032ff9
+#   text hash     e87ae9ff5dffccad
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9d1a189e7ffcc1ed
-#   text hash     16483c6a3181740e
+#   content hash  6620655c773029cd
+#   text hash     2723c02f0f8dd3f6
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5cb74b0684ef39df
-#   text hash     3b9c208bb777f24e
+#   content hash  5c81702a0dc260aa
+#   text hash     6bfd610a674938eb
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

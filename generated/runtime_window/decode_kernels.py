@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e006a6fd6216ac82
-#   text hash     d5dc627cb3e670c1
+#   content hash  850c46d63b9969e4
+#   text hash     ffbe710c2562d979
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

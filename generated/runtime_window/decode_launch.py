@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9ce0f06586f48954
-#   text hash     195eaabec10db800
+#   content hash  54a67e7b5d9da48b
+#   text hash     361da3a52efacc1c
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

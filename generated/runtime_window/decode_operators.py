@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  235c4c273a3be949
-#   text hash     89858a6ee6d0fe57
+#   content hash  5a34a153f891b73a
+#   text hash     63b11e02a495579c
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8010708792194e75
-#   text hash     13ddf92fe5f62c80
+#   content hash  59b07f4c969e9619
+#   text hash     500f4a6f0b185fd9
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0035e4970e8d3959
-#   text hash     c03540d510d7462c
+#   content hash  e120c0b420c8e557
+#   text hash     e563a3e26d775c3d
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

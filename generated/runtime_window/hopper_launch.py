@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ce4afb725a344efe
-#   text hash     46c533ee6e75b69a
+#   content hash  8dabd97b344fcc97
+#   text hash     60400268bd3cc1c6
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7880a83366e5ca4d
-#   text hash     e812a8159d821f89
+#   content hash  8227c1a1353c326e
+#   text hash     8654a632fba3d32f
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

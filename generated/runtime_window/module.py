@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a11de057f3c080db
-#   text hash     f7bf69e7b64575af
+#   content hash  fef4d68ef517b0ab
+#   text hash     092094a6779d379a
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ac7ea61172f02c95
-#   text hash     08bd836dc4b3d529
+#   content hash  68ef1b468e2abb3f
+#   text hash     326370c3495dc7a0
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a4070616f18a016b
-#   text hash     237c3500fedec3bf
+#   content hash  8dd719955b56e8bc
+#   text hash     acbfbdeadad18a2d
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  93b0180cfd51d14c
-#   text hash     abee320baffd9567
+#   content hash  22f6cbad160ef6f0
+#   text hash     ce17f76e8fa1d9c5
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fb5fad776e31b204
-#   text hash     9be33986cd104f5a
+#   content hash  f5154b12b4ea7426
+#   text hash     69049c477423f86d
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8547c4a5c4236539
-#   text hash     c40a5e264320b70f
+#   content hash  158b8229c91e210b
+#   text hash     2481c28afa788444
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

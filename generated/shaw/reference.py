@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1b0a0de7d259992f
-#   text hash     b6f2f9f3961a87b0
+#   content hash  47b3f59813e595c5
+#   text hash     8a4d74e983f202b9
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

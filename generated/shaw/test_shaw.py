@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  945a8d2f403004ff
-#   text hash     077af35514e2836a
+#   content hash  a7721bd8ccba0528
+#   text hash     0b22948c711c9921
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f7af5cfef4f9a976
-#   text hash     ff834e76f562403d
+#   content hash  6c6a359f2d0103a7
+#   text hash     c9949ed313e1ca0d
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9fb3aca4a77c1617
-#   text hash     86339159b1111a2f
+#   content hash  6802691fb045b46f
+#   text hash     d71c84f9ab09c785
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7dbdba90f64dcb05
-#   text hash     6d14702d27a9f984
+#   content hash  e6bd2c0e14b47019
+#   text hash     1ae5026cd287c6e0
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

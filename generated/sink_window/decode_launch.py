@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  329c56db304f5e92
-#   text hash     023783664babe9ef
+#   content hash  c9b3e81df6180130
+#   text hash     43aa81ecc93975c3
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8ad4bf2d3e7941fe
-#   text hash     22e00af7a2ccd2df
+#   content hash  b65e42d0b7b4c144
+#   text hash     de8f098a4530717f
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

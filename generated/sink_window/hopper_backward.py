@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  05f3bd9ce43049c2
-#   text hash     fca75898d1093783
+#   content hash  1985e6c5d0cf7135
+#   text hash     8dc02fe8f2f6202f
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  de3a57956d76f545
-#   text hash     25023a6f9df463f0
+#   content hash  d6f58130168b42f8
+#   text hash     f20d5429c5127956
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

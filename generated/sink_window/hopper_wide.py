@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  776b8f8185482b98
-#   text hash     1c1fb2c4e65a2e1e
+#   content hash  b19c3292ea7da27c
+#   text hash     2bfb207fe0428b11
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  333ebb52f2326ccf
-#   text hash     3267bbe00508f364
+#   content hash  227a58fb882de6c4
+#   text hash     c3b5a61c6f1f99bb
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

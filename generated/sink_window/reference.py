@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  953bdadf5f3dcb32
-#   text hash     68659ce5e4d4bdda
+#   content hash  9bb732a90d543f46
+#   text hash     ef1538cfdcd3dac8
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ce34c6f3a23a397d
-#   text hash     502a4afca0a1b9a3
+#   content hash  ae0064da9f0a3491
+#   text hash     199f698ba708e76e
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f29582758542b63e
-#   text hash     9f8b8e60cb44fe1e
+#   content hash  f4506391ec5a387d
+#   text hash     211f012a37904dc2
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

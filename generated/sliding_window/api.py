@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cce6828f984b2c15
-#   text hash     f8b3c2c4b26b6bd2
+#   content hash  04ad51f374e547f1
+#   text hash     779b7d88a657b274
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  28581d3c19a8854b
-#   text hash     f54e92a2f7de797d
+#   content hash  9abf429f299040cd
+#   text hash     24b3bd2958cd48fd
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

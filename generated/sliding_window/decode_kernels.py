@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  431012aba53cabc4
-#   text hash     1d4dd2d67d680423
+#   content hash  74386a9ed0192fae
+#   text hash     170493c525a7bddd
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  743b0cc54192b222
-#   text hash     0eafc32b418364a3
+#   content hash  4f98454198fbec72
+#   text hash     bc50f687b274cd19
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

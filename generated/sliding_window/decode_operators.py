@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d06b78734ed1416b
-#   text hash     5a127ae871901d90
+#   content hash  49131bae3a168156
+#   text hash     15a025badacaa993
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

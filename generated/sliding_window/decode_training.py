@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  adbd9731fb3b7a15
-#   text hash     733f5fad921db2e4
+#   content hash  9a9ea7f49be97c5a
+#   text hash     6a8ef5f506019493
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9855be8e11cd9187
-#   text hash     f3d038821f4f343f
+#   content hash  72715967dfce1fed
+#   text hash     8931719e8d7ac5c9
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

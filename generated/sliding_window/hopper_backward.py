@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0e18777843b98887
-#   text hash     8cfbe906ed27d1fa
+#   content hash  a58dfdc547ead998
+#   text hash     bd32cbe346dd21ea
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

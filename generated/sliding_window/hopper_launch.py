@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4327bfc2808a2a04
-#   text hash     88828925c8efddd6
+#   content hash  9a600e89ec70930a
+#   text hash     dd2bc6256daeff8c
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c69f5625d85b6ca0
-#   text hash     ff3f03e24e3bf046
+#   content hash  4a80d1fd261f9b8f
+#   text hash     a7fab6e4a07bd3f1
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9ec4d4e0f0859d29
-#   text hash     e1369e4047507604
+#   content hash  eec7a20d5e9947c3
+#   text hash     41163d4d06ad393c
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

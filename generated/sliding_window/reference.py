@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5aaae7a75203fa69
-#   text hash     cbc687fead708d5d
+#   content hash  60c0d0b6a90c7961
+#   text hash     fc27d6090216d3be
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

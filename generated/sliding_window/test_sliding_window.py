@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  579289647a1157b7
-#   text hash     52c697381af56d79
+#   content hash  b18adc9cd6aff26e
+#   text hash     1c3d8b8b6f40a406
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b24ca6ab77d04434
-#   text hash     81a5957646782455
+#   content hash  5193021bb08cabd5
+#   text hash     fc58c872e0decb63
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

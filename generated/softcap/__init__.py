@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8d9a9f17e95f1f8b
-#   text hash     cc09149aef38b5c1
+#   content hash  cca8e6658655a7ce
+#   text hash     a4dde03c2a6d4576
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1adc4eb4bd239aab
-#   text hash     1dcd81da6103411d
+#   content hash  2d6fd89b670260a1
+#   text hash     4c81c0ae746ab154
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  27cb3ffbf9d3536d
-#   text hash     c663053900720867
+#   content hash  71efa200c3b522bc
+#   text hash     6cc7e6a7a5ae5074
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b9316d4feae7c271
-#   text hash     e4bf0ea3b0df9872
+#   content hash  238a51236e8494fa
+#   text hash     bc13a8b242c91ebe
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f64b03a9b3bd379e
-#   text hash     2f052a19dbee2494
+#   content hash  72837a8b4eed5c15
+#   text hash     be4ef6c32731579f
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1ab5c5455ef89d0c
-#   text hash     72cd54304463f2aa
+#   content hash  0b5e9d2838f2f28a
+#   text hash     c66f36a941ff3a68
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5dea88a60af1b751
-#   text hash     8787c812fb267d97
+#   content hash  76c8ccae076344d1
+#   text hash     545e1cf452f9488f
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  700a39b93ce1cc48
-#   text hash     c72ff0fbaaeb6866
+#   content hash  f7637f17e355c400
+#   text hash     74e87db6799d18b1
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bf461461bf324ad4
-#   text hash     7f947ad386619d70
+#   content hash  32700c6d8da2c781
+#   text hash     6668631ce6d231cb
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bda77dc0f0b961ce
-#   text hash     7fe44abc9dcc3a9d
+#   content hash  b9c267a032618e82
+#   text hash     bb912ce923f9df7e
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  402ac535f3c6639c
-#   text hash     29e974ab8d88c1e1
+#   content hash  f9998732e80ac7e2
+#   text hash     e14d217dee79ad33
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  51cc680aa9e44619
-#   text hash     7bbbd24156c14eaf
+#   content hash  83d216fc34ebfc34
+#   text hash     886774a17cf7c39f
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

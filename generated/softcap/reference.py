@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3b86b0f6bbbdf4a1
-#   text hash     ac29335bed9b305b
+#   content hash  f957935f47bc8e9a
+#   text hash     e6d0642fdc8e0c15
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1d55e8e358e48448
-#   text hash     991810c4112abd57
+#   content hash  5eead81f71a552e9
+#   text hash     b8ce361cd56ccaab
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7fe26f5128a250f2
-#   text hash     34c226c037f04230
+#   content hash  1a634f0494317cab
+#   text hash     a368bf797fb4564d
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

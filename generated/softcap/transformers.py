@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  efe2ce3e10fc5436
-#   text hash     6a8e8d0057a58538
+#   content hash  c2e9989d1292d020
+#   text hash     6b3d5eaba1836449
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

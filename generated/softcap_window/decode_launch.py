@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3b31f551f2adc437
-#   text hash     31302f85250d163d
+#   content hash  8c6bc34c2ca18f9c
+#   text hash     91d19ce63b76e266
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

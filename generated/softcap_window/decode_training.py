@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  de7ddf87bff4ba7d
-#   text hash     f8cec9c4e7997644
+#   content hash  c5d2dae94724235b
+#   text hash     d446bb0921bba02a
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

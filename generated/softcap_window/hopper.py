@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c25c1639d4b3bb44
-#   text hash     1850d9ac76a117cb
+#   content hash  280e76b8ba651778
+#   text hash     3c07ba474d504e3b
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  fc35d6eb31f4e37b
-#   text hash     995d61226ed618c2
+#   content hash  a9fc815a4332c591
+#   text hash     cecd0f686fb52c2b
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

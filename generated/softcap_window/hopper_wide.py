@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d45887a9063c5f44
-#   text hash     bcbe03bd5d006b4f
+#   content hash  0cbcb8991dc7acce
+#   text hash     37e894cb459faa7c
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

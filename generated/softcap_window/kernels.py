@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e1eb64ca93473b20
-#   text hash     902750301bcacea0
+#   content hash  7a080bdf3d8225d5
+#   text hash     eff70f0449067cdc
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

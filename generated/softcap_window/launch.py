@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a6fe0f9729ac5ba0
-#   text hash     0ef059b04d927921
+#   content hash  93fce5b370d8394a
+#   text hash     389301aa6796baf8
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

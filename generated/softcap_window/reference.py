@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  991efc75a0a8ac38
-#   text hash     2119b6a1881764f3
+#   content hash  6ba1777228ebf733
+#   text hash     ce026d8f0fd6fcd3
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

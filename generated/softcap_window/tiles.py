@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  aa70e049f82b7cde
-#   text hash     ae5481bd699a42fb
+#   content hash  879036e0a0f10363
+#   text hash     69bc660e6b789219
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3f8cc925a252e075
-#   text hash     c32a36cf9ea2b7fd
+#   content hash  60f0831f1722ee15
+#   text hash     46bd3f4bc3a32e97
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

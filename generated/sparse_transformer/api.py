@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d2efc1e6360ad2c0
-#   text hash     a41c19ad2fba6da8
+#   content hash  9d494503cf24a356
+#   text hash     6f79203f43ee9474
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

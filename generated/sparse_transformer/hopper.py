@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d4861c24342dcfdd
-#   text hash     a95bd6664b8e8140
+#   content hash  b7fedf04cdf220ef
+#   text hash     b900e6fe80a3779c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

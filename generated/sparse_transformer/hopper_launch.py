@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3c4fefd407a58f92
-#   text hash     e4afff442777c034
+#   content hash  df2fe354a383b945
+#   text hash     0864cd071f403995
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

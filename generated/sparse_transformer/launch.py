@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  867d651a4fda1a5d
-#   text hash     6f39e247f50d9ab8
+#   content hash  4637aeb6caf0c1cc
+#   text hash     4a524de6c6e3f406
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

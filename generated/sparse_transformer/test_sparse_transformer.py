@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  20b31e6b4cea9f44
-#   text hash     031af2dca8561fb3
+#   content hash  cfd1c68c3b0952fb
+#   text hash     34bb3f40de58385c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

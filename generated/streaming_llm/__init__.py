@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6ef5ece3623c275d
-#   text hash     d2ec43a67dbb93b4
+#   content hash  b98ef1257156edcb
+#   text hash     73938929be4acf3f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7d5e9deb4abdd21c
-#   text hash     6fe20c3814f751d4
+#   content hash  77a19fa577448d11
+#   text hash     6aea781c5eea73d9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a4b5120c1c4da5e5
-#   text hash     b809cd57c92e556a
+#   content hash  fd78442c87434e79
+#   text hash     778604a0894f050c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f6236bdfea6a9993
-#   text hash     d67d705468d0de3d
+#   content hash  2fe00ed9d1f52c5d
+#   text hash     baf1a04df6d651f5
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

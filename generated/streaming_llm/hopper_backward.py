@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a4f12f0f8ae62b09
-#   text hash     f0df2f788b8b3bfe
+#   content hash  2fc510fce61f344d
+#   text hash     dcf2f352ced61af4
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b9772919bb6d797a
-#   text hash     4d6e04d037bb404d
+#   content hash  b4fa941e708c5ddb
+#   text hash     340c2fb38bbfd379
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f8ea096574d36887
-#   text hash     6092591fd38eabdf
+#   content hash  c38330ee3f7cb134
+#   text hash     e5b031b482f89171
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  74d21fc04c552477
-#   text hash     865dbcb53a5c1732
+#   content hash  f1bde8ff98dc3a40
+#   text hash     ea6f276f41866ac4
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

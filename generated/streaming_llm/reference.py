@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a5bcdd8f53e8f479
-#   text hash     2a0a6b265c61e79e
+#   content hash  50ee2d4ee2f4e28a
+#   text hash     0d2a3200fd3457ac
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

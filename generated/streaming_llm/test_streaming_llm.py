@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b676af0e2c808398
-#   text hash     2d5ce4a38897508b
+#   content hash  a4f08dfe519c64ca
+#   text hash     dddf8ba36260e6e4
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

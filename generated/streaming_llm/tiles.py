@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  87932d9994b7dc89
-#   text hash     8a9cf25d1d38a69b
+#   content hash  05cd8eacabab983b
+#   text hash     a5277f62ad95c437
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

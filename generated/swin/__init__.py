@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0af09e5c65a23955
-#   text hash     9838d674d1806584
+#   content hash  7d8b517191eb247f
+#   text hash     21b721867580e485
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b3fcac37a249b835
-#   text hash     bf3ac09ee3979426
+#   content hash  ba4395def27af93e
+#   text hash     756dbfb1802fbb21
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1c7ef3ebe43471c3
-#   text hash     42dffe31a798c791
+#   content hash  1aa27e2054eb4fd6
+#   text hash     c00a331c86daea2a
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1014f922c57ab2b7
-#   text hash     410b0496b2fe0944
+#   content hash  3e82a150da6a5560
+#   text hash     bde5f91ecba61c3d
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6537b8b6bf25e7b9
-#   text hash     94093cc404d0721a
+#   content hash  9555594ecbbc780c
+#   text hash     a4a74912ce94e421
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d8aa6284708edc80
-#   text hash     8e20925052f4083d
+#   content hash  2957bd53002204cf
+#   text hash     41a15be4120303a6
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  da7a0db51edf363d
-#   text hash     a385f5ff1e129d04
+#   content hash  3962cb85caaed2fb
+#   text hash     2aebba74c385b4e9
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  64362c547f016cc7
-#   text hash     76e29194c45c0c7f
+#   content hash  6a88ba5fd37fbaef
+#   text hash     92ee1164cb95a0f3
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  62355bba3c8f586e
-#   text hash     5bffc6e70a7a6019
+#   content hash  e9fc19d2726c4e9a
+#   text hash     830dcb72bb236207
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

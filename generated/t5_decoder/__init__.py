@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  716a92fcd1bb6199
-#   text hash     7cfb71e20fd921d6
+#   content hash  d3a2682befe8a394
+#   text hash     4b5bdbe5ce4e3d64
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

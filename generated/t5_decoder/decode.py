@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  94d93627ef0a20e1
-#   text hash     9f13e21e76c6268c
+#   content hash  c5928c99356536c5
+#   text hash     f82665925ddd23e8
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  67911957442f4953
-#   text hash     f1fee9307793f8d9
+#   content hash  5d5fa4481002b176
+#   text hash     09d74382741ad82b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

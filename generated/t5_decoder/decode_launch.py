@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6dd5b4198ebdf824
-#   text hash     5b259b52ad4f517b
+#   content hash  597420e01524bcd2
+#   text hash     23f0f2e84654edf0
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9cd55fba3ad7442a
-#   text hash     5682b803fd48522a
+#   content hash  d5506417054d787e
+#   text hash     7f8dcd1683ee5772
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  aab8c65b50986f65
-#   text hash     a4bbc45edf7c6e64
+#   content hash  2ff1f1c677af315b
+#   text hash     271408530f5962f0
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  eb626c33adfd0a17
-#   text hash     08857a335ab76b27
+#   content hash  33aaa98014c56bb5
+#   text hash     fbc781b2f20d38b2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  eff26a91e3223ceb
-#   text hash     e6a8239133d30167
+#   content hash  064df4442d5dfbc4
+#   text hash     d43728a9f1232202
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ef6c45fd45e6fd7d
-#   text hash     7d5543a3e46bb54d
+#   content hash  63c8a793f1ee1e7a
+#   text hash     ba240df607bba7ea
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  be804e7493d47913
-#   text hash     bfeb255b6e3d90f4
+#   content hash  aaab125f7250b72e
+#   text hash     7b00b0eb6c9182c7
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

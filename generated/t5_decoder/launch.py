@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7835da5a99c1481e
-#   text hash     74b1f0b9caa9064d
+#   content hash  ab08d1cc80e0556a
+#   text hash     414e12925a5cdb3a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  0516eda3dd0eb64f
-#   text hash     043618b826acf84c
+#   content hash  2ddef6f0954a6bdc
+#   text hash     b1acc68870b999a2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

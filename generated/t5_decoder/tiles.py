@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  be6dacb1bff34acb
-#   text hash     dcf952a49a0dddcb
+#   content hash  c4cfb7c189385197
+#   text hash     a1e7ba2502fff967
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bddc2ab483a04b75
-#   text hash     882b4af08d3aa53f
+#   content hash  40224d94c0ac5720
+#   text hash     39943d01196267e5
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  69530a36cbde1447
-#   text hash     b766b432502478e3
+#   content hash  8f6fd77589ed5c42
+#   text hash     20a08a916c27f259
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2c78bdc9d37a47f9
-#   text hash     9079e1d62eb20c42
+#   content hash  e3b0810e3917ac18
+#   text hash     11e8bcf9bda7e965
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

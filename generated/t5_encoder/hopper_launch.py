@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d22fb39f12532a24
-#   text hash     ecb1ed040e897a97
+#   content hash  664306b16b129836
+#   text hash     8f04ddb906d0a1fa
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3c110379b6f5aa68
-#   text hash     21a841d7d830d414
+#   content hash  7aba3d828c885133
+#   text hash     fd0f6c31816c17c8
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

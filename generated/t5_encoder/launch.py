@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  01dd6c25f772a58e
-#   text hash     977ed3e28695a7e5
+#   content hash  c350c829172232ed
+#   text hash     7deb706c8d1fcb94
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

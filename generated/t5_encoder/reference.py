@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ed14bf1fed2543f5
-#   text hash     b4be8fba0b900618
+#   content hash  c969597fa7390123
+#   text hash     a368654291823b9e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  df5c092e7811e929
-#   text hash     5b674e889f7250d2
+#   content hash  0c2599c0865ff3bc
+#   text hash     43f00a39fa27a629
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

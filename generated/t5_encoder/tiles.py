@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2c0ba4bd3b88600f
-#   text hash     33f343c9153feeda
+#   content hash  2de15064a555770e
+#   text hash     47f921112352f1f0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b9e1e5a0b43b6cac
-#   text hash     045e5153a6e8a8af
+#   content hash  621cab473f2dd505
+#   text hash     066678b08cb74016
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

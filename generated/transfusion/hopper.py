@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  82401541c68adacc
-#   text hash     7822a881194b5db2
+#   content hash  fc6b4bf562ade129
+#   text hash     ba8ccb431eba28f4
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f051a91e5a6158e3
-#   text hash     fbc7a920c84c6823
+#   content hash  b425091360135a21
+#   text hash     5746a3a5bfb5da2b
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f17b4a53dc935e04
-#   text hash     6270321be42e6f9a
+#   content hash  dc0a49cd7cd9d52c
+#   text hash     c6c4cf80101f47f7
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

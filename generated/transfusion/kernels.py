@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f299470908a39252
-#   text hash     1db94bc0bb3790f7
+#   content hash  1561bec70b66ffa7
+#   text hash     7f44906aeba48ffd
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

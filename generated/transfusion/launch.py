@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  845e4df3396c87f3
-#   text hash     c75fbab5c1389ee7
+#   content hash  e375a708836240ca
+#   text hash     3f20d2daf320a2db
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0b2379dbacce1106
-#   text hash     2c8b263c1b70d356
+#   content hash  46d03c238faeb9ec
+#   text hash     544ce6767d3dcf92
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8f7a5819de7b4da1
-#   text hash     79489cb0dd1cae34
+#   content hash  c1c58af46e79c7bb
+#   text hash     5edeff17e3a2c5a7
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  97a8782f8a3bd6b3
-#   text hash     0bfab50016f6b5e3
+#   content hash  2bd043e8583eee8b
+#   text hash     f3c16002e0d77a96
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

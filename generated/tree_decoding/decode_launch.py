@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ff12f4c17c834606
-#   text hash     1b73f97a9417ca38
+#   content hash  26f7c8808e5272dc
+#   text hash     530104c1150b5401
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

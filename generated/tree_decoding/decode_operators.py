@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8b29461188a6da88
-#   text hash     1a4157a4f7d1219e
+#   content hash  c0d943ca52f754c7
+#   text hash     587169ba4f9be8a1
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  79a4d5e55e1f2ed2
-#   text hash     4bc9a52003113dd6
+#   content hash  3c3c497bc805a86e
+#   text hash     f4270239248c6d97
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

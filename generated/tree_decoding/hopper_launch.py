@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e0bae0066132b884
-#   text hash     ab2943350581a59c
+#   content hash  16d0074b5d844594
+#   text hash     c49c6dfe7b7dd172
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

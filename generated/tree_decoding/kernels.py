@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1e01414ca3c89ec9
-#   text hash     69ad59c1a01fbd5e
+#   content hash  0a11831035228809
+#   text hash     ff0795e8a0487d2c
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  20760e562a28d51d
-#   text hash     296eb74ee0401fca
+#   content hash  d41aac8d7e3a488a
+#   text hash     21fc51a2ea6f2636
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

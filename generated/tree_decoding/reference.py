@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fb746ffe301e69ec
-#   text hash     e3b2ffab6ed56fd2
+#   content hash  df1d27cb58bea79b
+#   text hash     80b06cf148fbd26b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

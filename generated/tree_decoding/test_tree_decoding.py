@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  43667b6491118519
-#   text hash     58e230941bd7d123
+#   content hash  12b12c31048ef41f
+#   text hash     57ffb79df7ef67d0
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

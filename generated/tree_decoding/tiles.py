@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1eee6c24e5658601
-#   text hash     5043d49733fce74e
+#   content hash  1176a7ff42b6fdbe
+#   text hash     adc1cbd8afda0586
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

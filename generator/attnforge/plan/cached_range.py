@@ -12,7 +12,7 @@ from ..language.spec import Spec
 from ..printing import printers
 from . import reach, running_sums, tile_ranges
 from .reach import Reach
-from .statements import Block, Loop, Statement, names, reads
+from .statements import Block, Loop, Statement, names, reads, targets_of
 from .tile_ranges import TileRange
 
 SPAN = ("lo", "hi", "full_lo", "full_hi")
@@ -67,7 +67,7 @@ class KeySpan:
         narrowed = tuple(narrowed)
         read = {"lo", "hi", *reads((*narrowed, *blocks))}
         inside: tuple[Block, ...] = (
-            Statement(", ".join(name if name in read else "_" for name in SPAN), self.call),
+            Statement(targets_of(SPAN, read), self.call),
             *narrowed,
             Statement("begin, end", "tl.maximum(lo, split_begin), tl.minimum(hi, split_begin + split_size)"),
             Statement("first", "begin // BLOCK_N"),

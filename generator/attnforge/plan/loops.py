@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from .sides import BLOCKS, RANGE
-from .statements import Block, Branch, Call, Comment, Loop, Statement, needed, reads
+from .statements import Block, Branch, Call, Comment, Loop, Statement, needed, reads, targets_of
 from .tile_ranges import TileRange
 from .tile_states import TileStates
 
@@ -52,8 +52,7 @@ class Loops:
         else:
             found = self.tiles.call("span")
         read = {"first", "last", *reads((*self.narrowed, *walk))}
-        ends = (end if end in read else "_" for end in RANGE)
-        return (Statement(", ".join(ends), found), *self.narrowed)
+        return (Statement(targets_of(RANGE, read), found), *self.narrowed)
 
     @property
     def blocks(self) -> tuple[Block, ...]:

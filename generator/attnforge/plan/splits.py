@@ -90,9 +90,9 @@ def joined(splits: int, columns: int) -> tuple[int, int]:
     return chunks, min(columns, 1024 // chunks)
 
 
-def tile(found: Table, latent: bool, head_dim: int, dtype: str, arch: str, rows: int) -> Tile:
+def tile(tables: Table, latent: bool, head_dim: int, dtype: str, arch: str, rows: int) -> Tile:
     """The tile of a call with so many rows for each key head, and no `split_size`; generated code has the same rule."""
-    sizes = found["FP32" if dtype == "fp32" else "16BIT"]
+    sizes = tables["FP32" if dtype == "fp32" else "16BIT"]
     short, _, many = next(found for size, found in sizes.items() if head_dim <= size)
     whole = dtype != "fp32" and family(arch) == "sm_90"
     roomy = head_dim <= 256 or whole

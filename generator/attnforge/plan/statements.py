@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -168,6 +168,11 @@ def names(*texts: str) -> frozenset[str]:
 def reads(blocks: Iterable[Block]) -> frozenset[str]:
     """The names that any of them reads."""
     return frozenset(name for block in blocks for name in block.reads)
+
+
+def targets_of(ends: Iterable[str], read: Container[str]) -> str:
+    """Text of what a call's results are called: `_` for those that nothing reads."""
+    return ", ".join(end if end in read else "_" for end in ends)
 
 
 def needed(candidates: Iterable[Statement], read: Iterable[str]) -> tuple[Statement, ...]:

@@ -162,7 +162,7 @@ def _replace(findings: Sequence[Finding], barred: Sequence[Finding]) -> None:
 
 
 def _compare(path: Path, new: str) -> Finding:
-    old = _read(path)
+    old = read(path)
     if old is None:
         return Finding(path, "missing", "", new)
     if old == new:
@@ -176,7 +176,7 @@ def _compare(path: Path, new: str) -> Finding:
 def _generated(folder: Path, *, abandoned: bool = False) -> Iterator[Finding]:
     """The files of a folder that carry the header."""
     for path in sorted(folder.glob("*.py")):
-        text = _read(path)
+        text = read(path)
         found = header.read(text) if text is not None else None
         if text is not None and found:
             yield Finding(path, "orphaned", text, edited=not found.intact, abandoned=abandoned)
@@ -186,7 +186,7 @@ def _abandoned(packages: Sequence[Package], out: Path) -> Iterator[Finding]:
     rendered = {p.name for p in packages}
     homes = {p.spec.resolve().parent for p in packages}
     for folder in sorted(out.iterdir()) if out.is_dir() else ():
-        text = None if folder.name in rendered else _read(folder / _FACE)
+        text = None if folder.name in rendered else read(folder / _FACE)
         found = header.read(text) if text is not None else None
         if found:
             source = PurePosixPath(found.source)
@@ -207,7 +207,8 @@ def _somewhere(source: PurePosixPath, root: Path) -> bool:
     return False
 
 
-def _read(path: Path) -> str | None:
+def read(path: Path) -> str | None:
+    """The text of a file; None if there is none."""
     try:
         # as it is: a changed line end or a broken encoding is an edit
         return path.read_bytes().decode("utf-8", "surrogateescape")

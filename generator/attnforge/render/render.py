@@ -20,7 +20,7 @@ from ..export import flex, module, transformers
 from ..language.spec import Spec
 from ..plan import explanation, glossary, plan, reference, statements
 from ..source import resources
-from . import format, header
+from . import emit, format, header
 
 _FILES = {
     "__init__.py": "host/init.py.jinja",
@@ -72,8 +72,7 @@ def render(spec: Spec, out: Path | None = None) -> dict[str, str]:
     shared = _SHARED | (_SHARED_DECODING if values["plan"].decode else {})
     printed = {name.format(name=spec.name): (_printed(file, values), file) for name, file in files.items()}
     printed |= {name: (_shared(file), file) for name, file in shared.items()}
-    made = {name: _read(out / spec.name / name) if out else "" for name in printed}
-    return {name: _formatted(*text, made[name]) for name, text in printed.items()}
+    return {name: _formatted(*text, out / spec.name / name if out else None) for name, text in printed.items()}
 
 
 def hopper_files(planned: plan.Plan) -> tuple[str, ...]:
@@ -169,20 +168,13 @@ def _shared(template: str) -> str:
     return header.close(header.shared(template) + _text(template, {"smooth": reference.smooth()}).lstrip("\n"))
 
 
-def _formatted(printed: str, template: str, made: str = "") -> str:
-    """The text of a file; the one that was made of the same before, if it is given."""
+def _formatted(printed: str, template: str, place: Path | None = None) -> str:
+    """The text of a file; the one that stands in its place, if that was made of the same."""
+    made = (emit.read(place) if place else None) or ""
     new, old = header.read(printed), header.read(made)
     if new and old and old.intact and old.content == new.content:
         return made
     return header.stamp(format.python(printed, template))
-
-
-def _read(path: Path) -> str:
-    """A file's text, or none if it cannot be read."""
-    try:
-        return path.read_bytes().decode()
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 def _python(template: str, values: dict[str, Any]) -> str:
